@@ -29,9 +29,9 @@ from tests.tui.helpers import resize, screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage
 from tui.model.log_levels import LogLevel
+from tui.model.merged_log import PAGE_BYTES
 from tui.screens.logs import feed
 from tui.screens.logs.feed import (
-    PAGE_BYTES,
     PAGES_BEHIND_MAX,
     TAIL_BYTES,
     log_pages,
@@ -510,3 +510,7 @@ async def test_all_logs_are_one_and_a_process_of_it_is_filtered(
         assert "Accepted client connection" in screen_text(app)
         await pilot.press("escape", "a")
         await until(pilot, lambda: app.view is one)
+        await pilot.press("a")
+        app.logs._before_all = "log-tab-of-one-that-is-gone"
+        await pilot.press("a")
+        assert app.view is everything

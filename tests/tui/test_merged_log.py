@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import HostError
+from backends.machines.agent import log_chunk
 from backends.state import (
     ClusterSnapshot,
     LogChunk,
@@ -84,8 +85,11 @@ def test_a_line_without_a_time_is_where_it_came() -> None:
     clock = LineClock("worker1", NOON)
     assert clock.line("0.01.000.000 I a").at == NOON + 1
     assert clock.line("b").at == NOON + 1
-    assert clock.line("c", seen_at=NOON + 9).at == NOON + 9
-    assert clock.line("0.05.000.000 I d").at == NOON + 9, "it never goes back"
+    assert clock.line("c", seen_at=NOON + 9).at == NOON + 1
+    assert clock.line("0.05.000.000 I d").at == NOON + 5
+    assert clock.line("0.04.000.000 I e").at == NOON + 5, "it never goes back"
+    silent = LineClock("worker1", NOON)
+    assert silent.line("c", seen_at=NOON + 9).at == NOON + 9
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=8), max_size=4))
@@ -131,6 +135,55 @@ def process(name: str, peer: str = "local") -> ProcessInfo:
     )
 
 
+def chunk_of(log: str, offset: int, limit: int) -> LogChunk:
+    data, size = log.encode(), len(log.encode())
+    start = max(size + offset, 0) if offset < 0 else offset if offset <= size else 0
+    part = data[start : start + limit]
+    return log_chunk("w", part, offset=offset, size_bytes=size, start=start)
+
+
+async def test_what_starts_again_is_told_once_and_whole() -> None:
+    log = "0.01.000.000 I first of many words\n0.02.000.000 I cu"
+
+    async def read(name: str, offset: int, limit: int) -> LogChunk:
+        return chunk_of(log if name == "w" else "", offset, limit)
+
+    merged = MergedLog(read)
+    told: list[str] = []
+
+    async def more(started_at: float) -> None:
+        one = msgspec.structs.replace(process("w"), started_at=started_at)
+        found = await merged.more(ClusterSnapshot(processes=(one,)))
+        told.extend(line.text for line in found)
+
+    # Our own clock tells of a start only after a while.
+    for started_at in (0.0, NOON):
+        await more(started_at)
+    assert told == ["0.01.000.000 I first of many words"]
+    log = "0.01.000.000 I again\n"
+    for started_at in (NOON, NOON, NOON + 9):
+        await more(started_at)
+    assert told[1:] == ["I again"]
+    log = "0.01.000.000 I and a third time, with more words than before\n"
+    await more(NOON + 12)
+    assert told[2:] == ["I and a third time, with more words than before"]
+
+
+async def test_what_is_behind_is_read_on_at_once() -> None:
+    log = "x" * 99 + "\n"
+
+    async def read(name: str, offset: int, limit: int) -> LogChunk:
+        return chunk_of(log, offset, limit)
+
+    merged = MergedLog(read)
+    behind = []
+    for _ in range(3):
+        await merged.more(ClusterSnapshot())
+        behind.append(merged.is_behind)
+        log += log * 3000 if len(log) == 100 else ""
+    assert behind == [False, True, False]
+
+
 async def test_new_lines_of_all_are_read_and_what_is_away_is_said_once() -> None:
     texts = {
         "controller": "2026-11-27T12:00:02.000Z I serves\n",
@@ -145,10 +198,7 @@ async def test_new_lines_of_all_are_read_and_what_is_away_is_said_once() -> None
     async def read(name: str, offset: int, limit: int) -> LogChunk:
         if name == "worker1":
             raise HostError("mini is away")
-        start = max(len(texts[name]) + offset, 0) if offset < 0 else offset
-        text = texts[name][start : start + limit]
-        end = start + len(text)
-        return LogChunk(name=name, text=text, offset=start, next_offset=end)
+        return chunk_of(texts[name], offset, limit)
 
     log = MergedLog(read)
     found = [(line.process, line.text) for line in await log.more(snapshot)]

@@ -159,7 +159,7 @@ class _Merged:
             return
         self._show(tail)
         while follow:
-            await asyncio.sleep(MERGED_POLL_S)
+            await asyncio.sleep(0 if self._log.is_behind else MERGED_POLL_S)
             self._show(await self._more())
 
     async def _more(self, *, unfinished: bool = False) -> list[LogLine]:

@@ -1,7 +1,7 @@
 """The logs of several processes as one, in the order of time.
 
 A line has the time that it tells itself, of a clock or since its process started. One
-that tells none has the time at which it came, or that of the line before it. From times
+that tells none has that of the line before it, or the time at which it came. From times
 of another machine the seconds that its clock is ahead of ours are taken away.
 """
 
@@ -30,6 +30,7 @@ CONTROLLER = ProcessInfo(
 )
 TAIL_BYTES = 65_536
 PAGE_BYTES = 262_144
+CHARACTER_BYTES_MAX = 4
 DAY_S = 86_400.0
 AHEAD_MOST_S = 1e9
 _STAMPED = re.compile(
@@ -71,6 +72,8 @@ class LineClock:
         self._process = process
         self._started_at = started_at
         self._ahead_s = ahead_s
+        self._tells = False
+        """A line has told its time: those that tell none go on after it."""
         self._last = 0.0
         if started_at and _is_possible(started_at - ahead_s):
             self._last = started_at - ahead_s
@@ -81,7 +84,8 @@ class LineClock:
         told = at is not None and _is_possible(at)
         if at is None or not told:
             text = raw
-            at = self._last if seen_at is None else seen_at
+            at = self._last if seen_at is None or self._tells else seen_at
+        self._tells |= told
         self._last = max(at, self._last)
         return LogLine(self._last, told, self._process, text)
 
@@ -107,30 +111,52 @@ class _Part:
 
     def __init__(self, info: ProcessInfo, ahead_s: float, tail_bytes: int) -> None:
         name = info.name if info.peer == LOCAL else f"{info.name}@{info.peer}"
-        self._name, self._log_name = name, info.name
+        self._name, self._info = name, info
         self._clock = LineClock(name, info.started_at, ahead_s)
         self._offset = -tail_bytes
         self._rest = ""
         self._trouble = ""
+        self._restart_seen = False
+        self.is_behind = False
+        """There was more than could be read at one go."""
+
+    def update(self, info: ProcessInfo, ahead_s: float) -> None:
+        """Take newer facts; another start under the same name is read from 0."""
+        before, self._info = self._info.started_at, info
+        if before == info.started_at:
+            return
+        self._clock = LineClock(self._name, info.started_at, ahead_s)
+        if before and not self._restart_seen:
+            self._offset, self._rest = 0, ""
+        self._restart_seen = False
 
     async def more(
-        self, read: Read, seen_at: float, *, unfinished: bool, ended: bool
+        self, read: Read, seen_at: float, *, unfinished: bool
     ) -> list[LogLine]:
+        self.is_behind = False
         begun = self._offset >= 0
         try:
             limit = PAGE_BYTES if begun else -self._offset
-            chunk = await read(self._log_name, self._offset, limit)
+            chunk = await read(self._info.name, self._offset, limit)
         except DllmError as error:
             told, self._trouble = self._trouble, str(error)
             said = [] if told == self._trouble else [f"E cannot be read: {error}"]
             return [LogLine(seen_at, True, self._name, text) for text in said]
         self._trouble = ""
+        if chunk.restarted:
+            # Its first lines are read when it is known when they began.
+            self._restart_seen, self._offset, self._rest = True, 0, ""
+            return []
         text = chunk.text
         if not begun and chunk.offset > 0:
             text = text.partition("\n")[2]
         *whole, self._rest = (self._rest + text).split("\n")
         self._offset = chunk.next_offset
-        if self._rest and (unfinished or (ended and not chunk.text)):
+        # A page ends with a whole character.
+        n_bytes = chunk.next_offset - chunk.offset
+        self.is_behind = begun and n_bytes > PAGE_BYTES - CHARACTER_BYTES_MAX
+        ended = self._info.state is ProcessState.EXITED and not chunk.text
+        if self._rest and (unfinished or ended):
             whole.append(self._rest)
             self._rest = ""
         return [self._clock.line(line, seen_at if begun else None) for line in whole]
@@ -142,7 +168,12 @@ class MergedLog:
     def __init__(self, read: Read, *, tail_bytes: int = TAIL_BYTES) -> None:
         self._read = read
         self._tail_bytes = tail_bytes
-        self._parts: dict[tuple[str, str, float], _Part] = {}
+        self._parts: dict[tuple[str, str], _Part] = {}
+
+    @property
+    def is_behind(self) -> bool:
+        """There is more to read at once."""
+        return any(part.is_behind for part in self._parts.values())
 
     async def more(
         self,
@@ -159,26 +190,18 @@ class MergedLog:
         if all(info.name != CONTROLLER.name for info in infos):
             infos.insert(0, CONTROLLER)
         ahead = clocks_ahead(snapshot)
-        wanted = {
-            (info.name, info.peer, info.started_at): info
-            for info in infos
-            if not names or info.name in names
-        }
-        for key, info in wanted.items():
-            if key not in self._parts:
-                ahead_s = ahead.get(info.peer, 0.0)
-                self._parts[key] = _Part(info, ahead_s, self._tail_bytes)
-        self._parts = {key: self._parts[key] for key in wanted}
-        seen_at = time.time()
+        parts = {}
+        for info in infos:
+            if not names or info.name in names:
+                key, ahead_s = (info.name, info.peer), ahead.get(info.peer, 0.0)
+                part = self._parts.get(key) or _Part(info, ahead_s, self._tail_bytes)
+                part.update(info, ahead_s)
+                parts[key] = part
+        self._parts, seen_at = parts, time.time()
         return by_time(
             await gather_or_cancel(
-                self._parts[key].more(
-                    self._read,
-                    seen_at,
-                    unfinished=unfinished,
-                    ended=info.state is ProcessState.EXITED,
-                )
-                for key, info in wanted.items()
+                part.more(self._read, seen_at, unfinished=unfinished)
+                for part in parts.values()
             )
         )
 

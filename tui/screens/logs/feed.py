@@ -18,16 +18,13 @@ from backends.state import ClusterSnapshot, LogChunk, ProcessInfo, ProcessState
 from backends.units import format_bytes
 from backends.writing import become, set_aside
 from tui.api.services import ClusterService
-from tui.model.merged_log import MergedLog
+from tui.model.merged_log import CHARACTER_BYTES_MAX, PAGE_BYTES, MergedLog
 from tui.screens.logs.view import LogView
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe, safe_line
 
 TAIL_BYTES = 65_536
 """Read of a log when it is opened."""
-PAGE_BYTES = 262_144
-"""Read at most at one go afterwards."""
-CHARACTER_BYTES_MAX = 4
 NAME_CELLS = 13
 """For a process's name in a merged log: that of most relays."""
 PAGES_BEHIND_MAX = 8
@@ -115,6 +112,10 @@ class MergedFeed:
         self.view = view
         self._cluster = cluster
         self._log = MergedLog(cluster.read_log)
+
+    @property
+    def is_behind(self) -> bool:
+        return self._log.is_behind
 
     def forget(self) -> None:
         self.view.clear()

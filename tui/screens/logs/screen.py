@@ -261,7 +261,7 @@ class LogsScreen(ConsoleScreen):
         if self._active is not None:
             self._before_all = _tab_id(self._active.view)
             self._tabs.active = _tab_id(self._all.view)
-        elif self._before_all:
+        elif any(_tab_id(f.view) == self._before_all for f in self._feeds.values()):
             self._tabs.active = self._before_all
 
     # --- reading --------------------------------------------------------------
@@ -317,7 +317,7 @@ class LogsScreen(ConsoleScreen):
         while True:
             if self.shown is not None:
                 await self._all.read(self.shown)
-            await asyncio.sleep(self._poll_s)
+            await asyncio.sleep(0 if self._all.is_behind else self._poll_s)
 
     # --- filter, status, saving -----------------------------------------------
 
