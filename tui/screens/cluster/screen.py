@@ -359,10 +359,10 @@ class ClusterScreen(ConsoleScreen):
         self._top.styles.height = "1fr" if fills else top
         stacked = layout == BESIDE and self._work_width < NARROW_BELOW
         self._top.set_class(stacked and not self.zoomed, "-stacked")
-        self.split.styles.height = top if self._top.has_class("-stacked") else None
+        _limit(self.split, "height", top if self._top.has_class("-stacked") else None)
         shared = self.zoomed or height < SHORT_BELOW or layout == PLAN
         most = body // 2 if layout == CHAT else body - top - CHAT_ROWS_MIN
-        self.live.styles.max_height = None if shared else most
+        _limit(self.live, "max_height", None if shared else most)
 
     @property
     def _work_width(self) -> int:
@@ -401,3 +401,9 @@ def slot_context(snapshot: ClusterSnapshot) -> int:
     plan = snapshot.plan
     serves = snapshot.state is ClusterState.SERVING
     return plan.ctx_size // plan.server.slots if plan and serves else 0
+
+
+def _limit(widget: Widget, rule: str, rows: int | None) -> None:
+    # To set None lays the widget out anew, also where nothing was set.
+    if rows is not None or widget.styles.inline.has_rule(rule):
+        setattr(widget.styles, rule, rows)
