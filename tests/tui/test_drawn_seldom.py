@@ -84,7 +84,7 @@ async def test_hidden_panes_do_not_have_the_screen_arranged(
         arranged.append(compositor)
         return arrange(compositor, *args, **kwargs)
 
-    async with started(busy_scene(0), size=(80, 24)) as (pilot, app, cluster):
+    async with started(busy_scene(0), size=(80, 22)) as (pilot, app, cluster):
         await push(cluster, app, pilot, 1)
         monkeypatch.setattr(Compositor, "_arrange_root", counted)
         for tick in range(2, SNAPSHOTS):

@@ -359,10 +359,10 @@ class ClusterScreen(ConsoleScreen):
         self._top.styles.height = "1fr" if fills else top
         stacked = layout == BESIDE and self._work_width < NARROW_BELOW
         self._top.set_class(stacked and not self.zoomed, "-stacked")
-        _limit(self.split, "height", top if self._top.has_class("-stacked") else None)
+        _set_rows(self.split, "height", top if stacked and not self.zoomed else None)
         shared = self.zoomed or height < SHORT_BELOW or layout == PLAN
         most = body // 2 if layout == CHAT else body - top - CHAT_ROWS_MIN
-        _limit(self.live, "max_height", None if shared else most)
+        _set_rows(self.live, "max_height", None if shared else most)
 
     @property
     def _work_width(self) -> int:
@@ -396,14 +396,14 @@ class ClusterScreen(ConsoleScreen):
             self.chat.set_ready(ready, said, returning=returning)
 
 
+def _set_rows(widget: Widget, rule: str, rows: int | None) -> None:
+    # Textual arranges the screen again for each None, also where none was set.
+    if rows is not None or widget.styles.inline.has_rule(rule):
+        setattr(widget.styles, rule, rows)
+
+
 def slot_context(snapshot: ClusterSnapshot) -> int:
     """Tokens of a slot's context; 0 while nothing serves."""
     plan = snapshot.plan
     serves = snapshot.state is ClusterState.SERVING
     return plan.ctx_size // plan.server.slots if plan and serves else 0
-
-
-def _limit(widget: Widget, rule: str, rows: int | None) -> None:
-    # To set None lays the widget out anew, also where nothing was set.
-    if rows is not None or widget.styles.inline.has_rule(rule):
-        setattr(widget.styles, rule, rows)
