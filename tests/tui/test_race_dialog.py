@@ -12,6 +12,7 @@ from backends.errors import PlanError
 from backends.split.layout import counts, devices, is_head_cpu
 from backends.state import NGRAM_DRAFT
 from backends.state.races import (
+    Race,
     RaceFigures,
     RacePiece,
     RaceRequest,
@@ -25,7 +26,12 @@ from tests.tui.looks import Look, Size
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.model.contestants import offered, with_split
-from tui.screens.cluster.race_dialog import RaceDialog, RaceSetup, doing_text
+from tui.screens.cluster.race_dialog import (
+    ContestantRows,
+    RaceDialog,
+    RaceSetup,
+    doing_text,
+)
 
 
 def homelab() -> ScriptedCluster:
@@ -74,6 +80,32 @@ async def test_escape_closes_the_stream_so_that_the_cluster_goes_back(
         await until(pilot, lambda: "Air scatters." in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: cluster.called("race closed"))
+
+
+async def test_a_race_that_fails_keeps_saying_why(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(asked: RaceRequest) -> AsyncIterator[Race]:
+        yield Race.of(asked)
+        yield Race.of(asked)
+        raise PlanError("The link broke")
+
+    cluster = homelab()
+    monkeypatch.setattr(cluster, "race", fails)
+    async with started(cluster, size=(120, 36)) as (pilot, app, _):
+        await until(pilot, lambda: app.editor.edit and app.editor.edit.forecast)
+        await pilot.press("V")
+        await until(pilot, lambda: isinstance(app.screen, RaceSetup))
+        rows = app.screen.query_one(ContestantRows)
+        await pilot.click(rows, offset=(4, 2))
+        assert isinstance(app.screen, RaceSetup)
+        assert rows.selected == 2
+        await pilot.click(rows, offset=(4, 1), times=2)
+        await until(pilot, lambda: isinstance(app.screen, RaceDialog))
+        dialog = app.screen
+        assert isinstance(dialog, RaceDialog)
+        await until(pilot, lambda: dialog._drawing._timer is None)
+        assert "The link broke" in screen_text(app)
 
 
 def test_counts_may_leave_out_the_heads_cpu() -> None:

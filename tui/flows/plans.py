@@ -210,7 +210,8 @@ class PlanFlows(Flow):
             self._app.tell(PICK_FIRST, "warning")
             return
         kept = await asyncio.to_thread(kept_of, base, user_paths())
-        setup = RaceSetup((*offered(base, edited, running), *kept))
+        serves = running is not None
+        setup = RaceSetup((*offered(base, edited, running), *kept), serves=serves)
 
         async def add_best() -> None:
             try:
@@ -223,7 +224,9 @@ class PlanFlows(Flow):
         self._app.attempt(add_best(), group="race best")
         asked = await self._app.push_screen_wait(setup)
         if asked is not None:
-            await self._app.push_screen_wait(RaceDialog(self._cluster, asked))
+            serves = runs_now(self._editor.snapshot) is not None
+            dialog = RaceDialog(self._cluster, asked, serves=serves)
+            await self._app.push_screen_wait(dialog)
 
     async def share(self) -> None:
         """Copy the card of what serves, and write it beside as a picture."""

@@ -25,6 +25,8 @@ class RowList(StripWidget):
     """Rows shown at most, in a list as high as its rows; 0: the height is given."""
     LEAST = 0
     """The lowest index that can be selected; -1 allows none."""
+    CLICKS = 1
+    """Clicks that pick a row; the first of two selects it."""
 
     DEFAULT_CSS = "RowList { height: auto; }"
 
@@ -96,7 +98,8 @@ class RowList(StripWidget):
         index = self._top(self.content_size.height - head) + y
         if y >= 0 and index < len(self.rows):
             self.selected = index
-            self.action_choose()
+            if event.chain >= self.CLICKS:
+                self.action_choose()
 
 
 class Choice(NamedTuple):

@@ -47,15 +47,17 @@ from tui.widgets.throttle import Throttle
 NAME_CELLS = 22
 SAME_PLAN = "A is this plan: move to another one."
 HOW = (
-    "Each plan is launched in turn and answers the prompt. Then what serves now serves "
-    "again. Clients of the API wait meanwhile."
+    "Each plan is launched in turn and answers the prompt. {then} "
+    "Clients of the API wait meanwhile."
 )
+NOTHING_AFTERWARDS = "Nothing serves now: nothing does afterwards."
 
 
 class ContestantRows(RowList, can_focus=True):
     """The plans there are: one is A, the one under the cursor is B."""
 
     MOST = 12
+    CLICKS = 2
 
     first: Drawn[int] = Drawn(0)
     """The index of A."""
@@ -100,13 +102,14 @@ machines to itself. Then what served before serves again, with its simulated lin
     }
     """
 
-    def __init__(self, contestants: tuple[Contestant, ...]) -> None:
+    def __init__(self, contestants: tuple[Contestant, ...], *, serves: bool) -> None:
         super().__init__()
         self._list = ContestantRows()
         self._list.set_reactive(RowList.rows, contestants)
         self._list.set_reactive(RowList.selected, 1)
         self._prompt = LineInput(RACE_PROMPT, placeholder="the prompt")
-        self._said = Static(HOW, markup=False)
+        then = "Then what serves now serves again." if serves else NOTHING_AFTERWARDS
+        self._said = Static(HOW.format(then=then), markup=False)
 
     def compose(self) -> ComposeResult:
         keys = (
@@ -286,9 +289,13 @@ serves again, also if this console is killed.
     }
     """
 
-    def __init__(self, cluster: ClusterService, asked: RaceRequest) -> None:
+    def __init__(
+        self, cluster: ClusterService, asked: RaceRequest, *, serves: bool
+    ) -> None:
         super().__init__()
         self._cluster = cluster
+        self._serves = serves
+        """True if something serves now, and will again."""
         self._asked = asked
         self._race = Race.of(asked)
         self._drawing = Throttle(self, REDRAWN_S, self._draw)
@@ -296,6 +303,7 @@ serves again, also if this console is killed.
         self._panes = tuple(map(SidePane, NAMES, self._race.sides))
         self._verdict = Static(id="race-verdict", markup=False)
         self._over = False
+        self._failed = ""
         self._at_s: float | None = None
         self._ticks: Timer | None = None
         self._began = 0.0
@@ -316,19 +324,16 @@ serves again, also if this console is killed.
 
     @work(group="race", exclusive=True, exit_on_error=False)
     async def _run(self) -> None:
-        failed = ""
         try:
             async with aclosing(self._cluster.race(self._asked)) as states:
                 async for self._race in states:
                     self._drawing.ask()
         except DllmError as error:
-            failed = str(error)
+            self._failed = str(error)
         self._over = True
         keys = ("race.replay", "replays"), ("race.close", "closes")
         self.show_keys(self.query_one(".dialog"), *keys)
         self._draw()
-        if failed:
-            self._verdict.update(safe_line(failed))
 
     def _draw(self) -> None:
         if not self.is_mounted:
@@ -339,8 +344,11 @@ serves again, also if this console is killed.
 
     def _said(self) -> str:
         race = self._race
+        if self._failed:
+            return self._failed
         if not race.ended:
-            return "What serves now serves again afterwards."
+            again = "What serves now serves again afterwards."
+            return again if self._serves else NOTHING_AFTERWARDS
         said = f"{verdict_of(race).text}."
         if not self._over:
             step = race.going_back
@@ -369,9 +377,9 @@ serves again, also if this console is killed.
     def action_cancel(self) -> None:
         if not self._over:
             self.workers.cancel_group(self, "race")
-            self.app.notify(
-                "The race is cancelled: what served before serves again", markup=False
-            )
+            served = "what served before serves again"
+            then = served if self._serves else "nothing serves, as before"
+            self.app.notify(f"The race is cancelled: {then}", markup=False)
         self.dismiss(None)
 
     def copyable(self) -> Copyable | None:
