@@ -84,6 +84,13 @@ async def test_escape_ends_a_sweep_and_then_closes_its_result(
     async with sweeping(started, cluster) as (pilot, app):
         await until(pilot, lambda: "step 2 of 11" in screen_text(app))
         assert cluster.called("sweep")[0].worker is None
+        screen = app.screen
+        assert isinstance(screen, LabScreen)
+        await pilot.press("z")
+        await until(pilot, lambda: screen.zooms)
+        await pilot.press("escape")
+        assert not screen.zooms
+        assert not cluster.called("sweep closed")
         await pilot.press("escape")
         await until(pilot, lambda: cluster.called("sweep closed"))
         await until(pilot, lambda: "1 of 1 steps within" in screen_text(app))

@@ -13,6 +13,7 @@ from tui.app import frame
 from tui.app.app import DllmApp
 from tui.model.files import recall
 from tui.screens.cluster.chat_pane import Composer
+from tui.screens.machines.table import ProcessTable
 from tui.widgets.panes import PaneRow, first_width
 
 PANES = ("peers", "split", "live", "chat")
@@ -53,6 +54,11 @@ async def test_a_border_is_dragged_and_kept(
         await pilot.press("escape")
         await until(pilot, lambda: app._home.peers.region.width == 36)
         assert app.mouse_captured is None
+        await drag(pilot, row, 50)
+        await app.action_show_mode("traffic")
+        assert app.mouse_captured is None
+        await app.action_show_mode("cluster")
+        await until(pilot, lambda: app._home.peers.region.width == 36)
         await drag(pilot, row, 59)
         await pilot.mouse_up(offset=(59, 25))
         assert not row.dragging
@@ -118,6 +124,17 @@ async def test_a_layout_that_needs_more_room_is_left_out(
         await pilot.press("vertical_line")
         await until(pilot, lambda: shown(app) == ["live", "chat"])
         assert toasts(app) == ["Layout: chat (2 of 3)"]
+
+
+async def test_a_layout_that_hides_the_focus_moves_it(started: Started) -> None:
+    async with started() as (pilot, app, _):
+        await app.action_show_mode("machines")
+        usage = app.screen.query_one("#machines-usage")
+        usage.focus()
+        await until(pilot, lambda: usage.has_focus)
+        await pilot.press("vertical_line")
+        await until(pilot, lambda: not usage.region)
+        assert isinstance(app.focused, ProcessTable)
 
 
 async def test_the_key_of_layouts_is_text_where_one_types(started: Started) -> None:

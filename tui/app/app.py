@@ -358,6 +358,8 @@ class DllmApp(ClusterConsole):
 
     async def action_show_mode(self, mode: str) -> None:
         if not self.screen.is_modal:
+            # The screen that a drag began on is told of no more.
+            self.capture_mouse(None)
             await self.switch_mode(mode)
             self._show()
 

@@ -498,6 +498,11 @@ class ConsoleScreen(Screen[None]):
 
     def arrange_panes(self) -> None:
         """Another layout is chosen: do what its class cannot."""
+        # Textual styles later: a widget hidden by then would leave no focus.
+        self.app.stylesheet.update(self)
+        if self.focused is not None and self.focused not in self.focus_chain:
+            self.set_focus(None)
+            self._update_auto_focus()
 
     def action_move_border(self, columns: int) -> None:
         """Move the border beside the focused pane, or the first one there is."""

@@ -248,6 +248,7 @@ speed without a draft under the same lab, once both were measured.
         self.query_one("#lab-top").styles.height = "1fr" if whole else min(needed, most)
 
     def arrange_panes(self) -> None:
+        super().arrange_panes()
         self._arrange()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
@@ -331,6 +332,8 @@ speed without a draft under the same lab, once both were measured.
 
     def action_end_sweep(self) -> None:
         """Stop the sweep, which puts the lab back; else leave its result."""
+        if self.leave_zoom():
+            return
         if self._sweeping:
             self.workers.cancel_group(self, "sweep")
         else:
