@@ -14,7 +14,7 @@ from tests.tui.helpers import resize, screen_text, settled, toasts, until
 from tui.app.app import DllmApp
 from tui.app.frame import KeyBar
 from tui.dialogs.dialog import ChoiceDialog
-from tui.dialogs.jump import JumpDialog, labels
+from tui.dialogs.jump import JumpDialog, labels, targets_of
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.peers_pane import PeerList
 from tui.screens.cluster.split_bar import SplitBar
@@ -77,6 +77,10 @@ async def test_it_is_reached_from_a_text_field_and_left(started: Started) -> Non
         await until(pilot, lambda: isinstance(app.screen, JumpDialog))
         await resize(pilot, 100, 30)
         await until(pilot, lambda: not app.screen.is_modal)
+        assert targets_of(app.screen)
+        # The notice of the smallest size covers everything.
+        await resize(pilot, 50, 15)
+        assert not targets_of(app.screen)
 
 
 async def test_it_works_in_dialogs(started: Started) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from textual.geometry import Region
 
 from tests.kit.console import Started
-from tests.tui.helpers import screen_text, until
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, toasts, until
 from tui.app.app import DllmApp
 from tui.dialogs.menu import MenuDialog, MenuEntry, place_of
 
@@ -69,6 +71,23 @@ async def test_enter_does_what_typing_found(started: Started) -> None:
         await opened(pilot, app)
         assert entries(app)["undo"].refusal == "nothing was changed"
         assert [*entries(app)][-1] in {"undo", "redo", "launch"}
+
+
+async def test_it_does_nothing_with_what_is_no_longer_selected(
+    started: Started,
+) -> None:
+    async with started() as (pilot, app, cluster):
+        app._home.go_to("peers")
+        app._home.peers.peer_list.select("nuc")
+        await pilot.pause()
+        await opened(pilot, app)
+        await pilot.press(*"probe")
+        scene = scenes.homelab_serving()
+        left = tuple(peer for peer in scene.peers if peer.name != "nuc")
+        cluster.push(msgspec.structs.replace(scene, seq=9, peers=left))
+        await until(pilot, lambda: app.editor.peers == left)
+        await pilot.press("enter")
+        await until(pilot, lambda: toasts(app) == ["That is no longer selected"])
 
 
 async def test_each_screen_has_a_menu(started: Started) -> None:

@@ -411,10 +411,12 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.post_message(kind(None, x, y, 0, 0, 1, False, False, False, x, y))
 
     def action_menu(self) -> None:
-        from tui.dialogs.menu import MenuDialog, menu_entries
+        from tui.dialogs.menu import MenuDialog, menu_entries, selected_subject
 
-        if isinstance(self.screen, MenuDialog):
+        screen = self.screen
+        if isinstance(screen, MenuDialog):
             return
+        about = selected_subject(screen)
 
         def do(action: str, node: DOMNode) -> None:
             async def done() -> None:
@@ -423,11 +425,16 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.open(done(), group="menu", exclusive=False)
 
         def chosen(entry: MenuEntry | None) -> None:
-            if entry is not None:
-                entry.run()
+            if entry is None:
+                return
+            # What is shown went on meanwhile, as for a jump.
+            if selected_subject(screen) != about:
+                self.tell("That is no longer selected", "warning", keep=False)
+                return
+            entry.run()
 
-        if entries := menu_entries(self.screen, do):
-            self.push_screen(MenuDialog(self.screen, entries), chosen)
+        if entries := menu_entries(screen, do):
+            self.push_screen(MenuDialog(screen, entries), chosen)
         else:
             self.tell("Nothing can be done with this now", keep=False)
 

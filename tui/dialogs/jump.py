@@ -57,10 +57,11 @@ def targets_of(screen: Screen[object]) -> list[JumpTarget]:
         seen = _seen(screen, widget)
         if not seen:
             continue
-        spots = [*_spots(widget, seen)]
+        spots = [at for at in _spots(widget, seen) if _is_on_top(widget, at)]
         pressed += [JumpTarget(widget, at, True) for at in spots]
-        if widget in focusable and seen.offset not in spots:
-            focused.append(JumpTarget(widget, seen.offset, False))
+        at = seen.offset
+        if widget in focusable and at not in spots and _is_on_top(widget, at):
+            focused.append(JumpTarget(widget, at, False))
     taken = {target.at for target in (*focused, *pressed)}
     pressed += [one for one in _links(screen) if one.at not in taken]
     return focused + sorted(pressed, key=lambda one: (one.at.y, one.at.x))
@@ -71,6 +72,14 @@ def _seen(screen: Screen[object], widget: Widget) -> Region:
         return screen.find_widget(widget).visible_region
     except NoWidget:
         return Region()
+
+
+def _is_on_top(widget: Widget, at: Offset) -> bool:
+    # A toast, or the notice of the smallest size, may cover it.
+    try:
+        return widget in widget.screen.get_widget_at(*at)[0].ancestors_with_self
+    except NoWidget:
+        return False
 
 
 def _spots(widget: Widget, seen: Region) -> Iterator[Offset]:

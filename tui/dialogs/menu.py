@@ -100,11 +100,15 @@ def _copyable(screen: Screen[Any]) -> Copyable | None:
     return None
 
 
-def _subject(screen: Screen[Any]) -> str:
-    around = [*_around(screen)]
-    told = [getattr(node, "subject", "") for node in around]
-    told += [getattr(node, "border_title", "") for node in around]
-    return next((str(one) for one in told if one), "Menu")
+def selected_subject(screen: Screen[Any]) -> str:
+    """Name what is selected where the focus is; empty if nothing is."""
+    told = (getattr(node, "subject", "") for node in _around(screen))
+    return next((str(one) for one in told if one), "")
+
+
+def _title(screen: Screen[Any]) -> str:
+    titles = (getattr(node, "border_title", "") for node in _around(screen))
+    return selected_subject(screen) or next(filter(None, titles), "Menu")
 
 
 def _subject_region(screen: Screen[Any]) -> Region:
@@ -156,7 +160,7 @@ menu. Type a part of a name to find it. What cannot be done now says why, and is
     def __init__(self, about: Screen[Any], entries: Sequence[MenuEntry]) -> None:
         super().__init__(MenuRows())
         self._entries = entries
-        self._title = _subject(about)
+        self._title = _title(about)
         self._near = _subject_region(about)
 
     def on_mount(self) -> None:
