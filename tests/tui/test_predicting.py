@@ -14,6 +14,7 @@ from backends.split.layout import with_counts
 from backends.state import (
     ClusterSnapshot,
     Lab,
+    LastRun,
     Plan,
     SpeedSource,
 )
@@ -25,6 +26,7 @@ from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
 from tui.model.edit import Edit, Prospect
+from tui.model.editor import PlanEditor
 from tui.model.plan_words import speed_texts
 from tui.widgets.sources import OVER, TIGHT
 
@@ -83,6 +85,18 @@ async def test_a_finished_answer_is_learnt_from(started: Started) -> None:
         cluster.push(replace(now, seq=now.seq + 1, speed=speed))
         await until(pilot, lambda: edit_of(app).forecast != before)
         assert len(cluster.called("speeds")) == 2
+
+
+def test_under_a_steady_load_each_run_that_is_kept_is_learnt_from() -> None:
+    editor, scene = PlanEditor(), scenes.homelab_serving()
+    assert scene.speed.tok_per_s
+    grounds = []
+    for seq, (at, last_tok_per_s) in enumerate([(1.0, 9.0), (1.0, 8.0), (2.0, 7.0)]):
+        speed = replace(scene.speed, last_tok_per_s=last_tok_per_s)
+        run = LastRun(at=at, parts=())
+        editor.take(replace(scene, seq=seq, speed=speed, last_run=run))
+        grounds.append(editor.speeds_ground)
+    assert grounds[0] == grounds[1] != grounds[2]
 
 
 async def test_without_speeds_nothing_is_predicted(started: Started) -> None:

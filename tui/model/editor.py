@@ -177,9 +177,10 @@ class PlanEditor:
         if same and before is not None and snapshot.seq < before.seq:
             return False
         self.snapshot = snapshot
-        if self._answered is None or snapshot.speed.tok_per_s is None:
-            # While an answer comes the figures of the last one run with it.
-            learnt_at = snapshot.last_run.at if snapshot.last_run else None
+        # While an answer comes the figures of the last one run with it.
+        learnt_at = snapshot.last_run.at if snapshot.last_run else None
+        known, idle = self._answered, snapshot.speed.tok_per_s is None
+        if known is None or idle or learnt_at != known[1]:
             self._answered = snapshot.speed.last_tok_per_s, learnt_at
         self.trends.add(self.facts)
         plan, model = snapshot.plan, snapshot.model
