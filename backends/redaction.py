@@ -1,6 +1,6 @@
 """Secrets and words left out of what is written down for others to read.
 
-A secret is known by its form, by the word before it, or by the argument before it.
+A secret is known by its form, or by the word, argument or member name before it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _SECRET_FLAG = re.compile(
     r"|(?!no-|cache-prompt$|key-stdin$|slot-prompt-similarity$)"
     r"[^\s=]*(?:key|token(?!s)|pass|secret|header|prompt(?!s))[^\s=]*)"
 )
+_SECRET_MEMBER = re.compile(
+    r"(?i)(?:.*(?:[-_]|api))?(?:key|token|password|passphrase|secret)"
+)
 WORDS = frozenset({"text", "reasoning", "question", "system", "name", "title"})
 """Members of a chat that a person or a model wrote."""
 _SIGN = re.compile(r"\S")
@@ -68,7 +71,12 @@ def without_keys(value: Any) -> Any:
         text = _URL_USER.sub(rf"\1{KEY}@", _GIVEN_KEY.sub(rf"\1{KEY}", text))
         return _KEY_PATH.sub(KEY_FILE, text)
     if isinstance(value, dict):
-        return {without_keys(k): without_keys(one) for k, one in value.items()}
+        return {
+            without_keys(name): LEFT_OUT
+            if one and isinstance(one, str) and _SECRET_MEMBER.fullmatch(str(name))
+            else without_keys(one)
+            for name, one in value.items()
+        }
     if isinstance(value, list | tuple):
         return [without_keys(one) for one in shown_argv(value)]
     return value

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
+from backends.redaction import LEFT_OUT, without_keys
 from backends.state import Peer
 from tests.kit.console import Started
 from tests.tui import scenes
@@ -113,6 +114,11 @@ def test_the_json_of_a_thing_has_no_secrets() -> None:
     assert '"name": "mini"' in text
     assert "0123456789" not in text
     assert text.count("\n") > 5
+
+
+def test_a_member_of_json_tells_a_secret_by_its_name() -> None:
+    value = {"api_key": "hunter22", "hostKey": "", "passes": 3, "tokens_from": "wire"}
+    assert without_keys([value]) == [value | {"api_key": LEFT_OUT}]
 
 
 async def test_the_json_of_what_is_selected_is_shown_searched_and_copied(
