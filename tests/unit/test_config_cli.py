@@ -191,12 +191,12 @@ def test_a_setting_is_set_in_its_line_and_unset_again(file: Path) -> None:
     file.write_text(GOOD)
     assert config("set", "workers", "4").exit_code == 0
     assert config("set", "model_dirs", "/a, ~/b").exit_code == 0
-    assert config("set", "keys.cluster.stop", "f10").exit_code == 0
+    assert config("set", "keys.cluster.stop", "f13").exit_code == 0
     assert config("set", "peers.mini.threads", "6").exit_code == 0
     told = {one["name"]: one for one in json.loads(config("show", "--json").output)}
     assert told["workers"]["value"] == 4
     assert told["model_dirs"]["value"] == ["/a", "~/b"]
-    assert told["keys.cluster.stop"]["value"] == "f10"
+    assert told["keys.cluster.stop"]["value"] == "f13"
     assert told["peers.mini.threads"]["value"] == 6
     assert file.read_text().startswith("# mine\nworkers = 4\n")
     assert config("unset", "keys.cluster.launch").exit_code == 0
