@@ -13,8 +13,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
@@ -187,10 +189,13 @@ def _with_header(found: Downloadable, cache: Path) -> RemoteModel:
 
 
 _unfinished: set[Path] = set()
+_beginning = Lock()
+"""Held while a file is there that is not among these yet."""
 
 
 def _leave(*_: object) -> NoReturn:
-    for file in tuple(_unfinished):
+    _beginning.acquire()
+    for file in _unfinished:
         file.unlink(missing_ok=True)
     os._exit(1)
 
@@ -198,9 +203,11 @@ def _leave(*_: object) -> NoReturn:
 def _read(address: Address, file: RemoteFile, copy: Path) -> None:
     limit = min(file.size_bytes, HEADER_BYTES_MAX)
     have, want = 0, min(FIRST_BYTES, limit)
-    with set_aside(copy.parent) as (aside, target):
+    with ExitStack() as stack:
+        with _beginning:
+            aside, target = stack.enter_context(set_aside(copy.parent))
+            _unfinished.add(aside)
         target.truncate(file.size_bytes)
-        _unfinished.add(aside)
         while not has_whole_header(aside, have):
             if have == limit:
                 _refuse(aside, file)
