@@ -155,7 +155,7 @@ native-sanitized: $(STAMP)
 	@ctest --test-dir $(NATIVE_SANITIZED) --parallel 2 --output-on-failure
 	@$(CMAKE) -S native -B $(NATIVE_THREADS) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=thread
 	@nice $(CMAKE_BUILD) $(NATIVE_THREADS) --target with_threads
-	@ctest --test-dir $(NATIVE_THREADS) --parallel 2 --output-on-failure -L '^threads$$'
+	@TSAN_OPTIONS=suppressions=$(CURDIR)/native/tests/thread_sanitizer.supp ctest --test-dir $(NATIVE_THREADS) --parallel 2 --output-on-failure -L '^threads$$'
 
 mutate: native-built ## A million made-up conversations through the guard and the decoder, as CI does
 	nice $(NATIVE_BUILD)/fuzz/mutate_decoder 500000 & decoder=$$!; \
