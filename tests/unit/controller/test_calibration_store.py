@@ -57,11 +57,13 @@ MODEL = ModelInfo(
     n_embd=64,
     n_vocab=1000,
     n_ctx_train=4096,
-    layers=tuple(Layer(index=i, bytes=10_000_000) for i in range(12)),
+    layers=tuple(
+        Layer(index=i, bytes=10_000_000, quants={"Q4_0": 10_000_000}) for i in range(12)
+    ),
     output_bytes=10_000_000,
 )
 MACHINES = [here(replace(device("local", "CPU", 1 << 36), kind=DeviceKind.CPU))]
-HEAD_MS, LAYER_MS, RTT_MS = 2.0, 3.0, 0.5
+HEAD_MS, LAYER_MS, RTT_MS = 2.0, 1.0, 0.5
 LAB = Lab(latency_ms=10)
 
 
