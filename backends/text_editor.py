@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from backends.errors import DllmError
+from backends.units import format_signal
 
 VARIABLES = ("VISUAL", "EDITOR")
 KEPT = "The text is as it was."
@@ -86,12 +87,7 @@ async def _run(argv: list[str]) -> int:
 
 
 def _ended(code: int) -> str:
-    if code > 0:
-        return f"exit {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    return f"exit {code}" if code > 0 else format_signal(-code)
 
 
 @contextmanager

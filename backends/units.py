@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterable
 from itertools import groupby
@@ -160,6 +161,14 @@ class Transfer:
             left_s = (size_bytes - done_bytes) / rate
             parts += [format_mb_s(rate / 1e6), f"{format_seconds(left_s)} left"]
         return " · ".join(parts)
+
+
+def format_signal(number: int) -> str:
+    """``SIGKILL``, or ``signal 40`` of one that has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def format_digits(digits: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import msgspec
@@ -35,6 +34,7 @@ from backends.controller.responses import (
     number,
     outlives_its_asker,
     start_stream,
+    stream_work,
     with_the_agent_of_the_asker,
     write_values,
 )
@@ -462,7 +462,7 @@ class Api:
         self._leases.require_free(cluster.goal.generation)
         work = raced(cluster, self._preparations, asked, asker(request))
         try:
-            return await self._streamed(request, work)
+            return await stream_work(self, request, work)
         finally:
             if not self.is_watched and not self._leases.anybody:
                 # Nothing may have served before.
@@ -473,18 +473,7 @@ class Api:
 
         asked, cluster = await body(request, SweepRequest), self._of(request)
         work = swept(cluster, self._preparations, asked)
-        return await self._streamed(request, work)
-
-    async def _streamed(
-        self, request: web.Request, work: AsyncGenerator[object, None]
-    ) -> web.StreamResponse:
-        response = await start_stream(request)
-        self.streams += 1
-        try:
-            await write_values(response, work)
-        finally:
-            self.streams -= 1
-        return response
+        return await stream_work(self, request, work)
 
     async def _passes(self, request: web.Request) -> web.Response:
         return json_response(self._of(request).links.passes())

@@ -19,8 +19,7 @@ from backends.controller.responses import (
     Parts,
     body,
     json_response,
-    start_stream,
-    write_values,
+    stream_work,
 )
 from backends.engine.download import get_engine
 from backends.machines.agent import AgentSession
@@ -147,12 +146,12 @@ class ModelApi:
         work = download(asked.source, folder, hub_environment(asked.settings))
         what = f"got the model {printable(asked.source)}"
         with self._parts.recorder(request, LOCAL).tries(what):
-            return await self._told(request, work)
+            return await stream_work(self, request, work)
 
     async def _get_engine(self, request: web.Request) -> web.StreamResponse:
         recorder = self._parts.recorder(request, LOCAL)
         with recorder.tries("got llama.cpp", EventKind.ENGINE):
-            return await self._told(request, self._engine())
+            return await stream_work(self, request, self._engine())
 
     async def _engine(self) -> AsyncGenerator[EngineProgress, None]:
         told: asyncio.Queue[EngineProgress | None] = asyncio.Queue()
@@ -176,7 +175,7 @@ class ModelApi:
         if asked.peers:
             await self._machines.reached(asked.peers)
         work = self._with_fits(asked, self._parts.cluster_of(request))
-        return await self._told(request, work)
+        return await stream_work(self, request, work)
 
     async def _with_fits(
         self, asked: RemoteRequest, cluster: Cluster
@@ -198,7 +197,7 @@ class ModelApi:
     async def _hash(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, HashRequest)
         host = await self._host(asked.machine)
-        return await self._told(request, host.hashing(asked.path))
+        return await stream_work(self, request, host.hashing(asked.path))
 
     async def _seed(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, SeedRequest)
@@ -208,7 +207,7 @@ class ModelApi:
         what = f"seeded the cache of workers on {asked.machine} with {model}"
         recorder = self._parts.recorder(request, asked.machine)
         with contextlib.nullcontext() if asked.dry else recorder.tries(what):
-            return await self._told(request, work)
+            return await stream_work(self, request, work)
 
     async def _cache(self, request: web.Request) -> web.Response:
         asked = await body(request, CacheRequest)
@@ -261,14 +260,3 @@ class ModelApi:
     async def _host(self, machine: str) -> AgentSession:
         await self._machines.reached([machine])
         return self._machines.get(machine).host
-
-    async def _told(
-        self, request: web.Request, work: AsyncGenerator[object, None]
-    ) -> web.StreamResponse:
-        response = await start_stream(request)
-        self.streams += 1
-        try:
-            await write_values(response, work)
-        finally:
-            self.streams -= 1
-        return response

@@ -13,23 +13,17 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
-from backends.bench.results import DISTURBED_CORES, BusyTime
-from backends.controller.chat_api import QuestionQueue
 from backends.controller.cluster import Cluster
+from backends.controller.measured_answers import MeasuredAnswers
 from backends.controller.preparation import Preparations
 from backends.errors import ControllerError, DllmError, ProcessFailed, UsageError
-from backends.places import LOCAL
 from backends.planning.room import is_same
 from backends.state import (
     Actor,
-    ChatDelta,
-    ChatMessage,
-    ChatRequest,
     ClusterState,
     Lab,
     Plan,
     Preview,
-    Sampling,
     Step,
     StepState,
 )
@@ -44,12 +38,8 @@ from backends.state.races import (
 
 log = logging.getLogger(__name__)
 
-WARM_UP = ChatRequest(
-    messages=(ChatMessage(role="user", content="Say hello."),),
-    sampling=Sampling(temperature=0.0, max_tokens=8),
-)
+WARM_UP, WARM_UP_TOKENS = "Say hello.", 8
 """The first answer after a load is slower: caches and pages are cold."""
-TOO_SHORT = "The answer was too short to measure"
 SETTLED_S = 2.0
 """Relays and controller have counted an answer after so long."""
 
@@ -148,7 +138,7 @@ class _Race:
         self._by = by
         self._before = cluster.baseline
         self._generation = cluster.goal.generation
-        self._queue = QuestionQueue()
+        self._answers = MeasuredAnswers(cluster)
         self._stuck: DllmError | None = None
 
     @property
@@ -167,7 +157,7 @@ class _Race:
             launch_s = time.monotonic() - began if self._generation != stood else 0.0
             warming = Step(id="warm-up", title="Warm up")
             yield RaceDelta(side=side, step=warming)
-            async for _ in self._answer(WARM_UP):
+            async for _ in self._answers.ask(WARM_UP, WARM_UP_TOKENS):
                 pass
             yield RaceDelta(side=side, stage=RaceStage.ANSWERING)
             async with aclosing(self._answered(launch_s)) as told:
@@ -230,28 +220,15 @@ class _Race:
 
     async def _answered(self, launch_s: float) -> AsyncGenerator[RaceDelta, None]:
         """Yield the pieces of the answer, and last its figures."""
-        request = ChatRequest(
-            messages=(ChatMessage(role="user", content=self._asked.prompt),),
-            sampling=Sampling(temperature=0.0, seed=1, max_tokens=self._asked.tokens),
-        )
-        first_s, disturbed = None, False
-        snapshot = self._cluster.store.snapshot
-        busy = BusyTime(
-            [p.pid for p in snapshot.processes if p.pid and p.peer == LOCAL]
-        )
-        began = time.monotonic()
-        async with aclosing(self._answer(request)) as deltas:
+        answers, asked = self._answers, self._asked
+        first_s, began = None, time.monotonic()
+        async with aclosing(answers.ask(asked.prompt, asked.tokens)) as deltas:
             async for delta in deltas:
                 at_s = time.monotonic() - began
                 if text := delta.reasoning + delta.text:
                     first_s = at_s if first_s is None else first_s
                     yield RaceDelta(pieces=(RacePiece(at_s, text),))
-                disturbed |= self._cluster.store.snapshot.speed.requests_active > 1
-                last = delta
-        disturbed |= busy.other_cores(time.monotonic() - began) > DISTURBED_CORES
-        timings = last.timings
-        if timings is None or not timings.tok_per_s:
-            raise ControllerError(TOO_SHORT, "Ask for more tokens, or something else.")
+        timings = answers.timings("Ask for more tokens, or something else.")
         trips = await self._trips()
         yield RaceDelta(
             figures=RaceFigures(
@@ -260,20 +237,9 @@ class _Race:
                 first_token_s=first_s,
                 trips_per_token=trips,
                 launch_s=launch_s,
-                disturbed=disturbed,
+                disturbed=answers.disturbed,
             )
         )
-
-    async def _answer(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
-        last = ChatDelta()
-        async with aclosing(self._queue.answer(self._cluster, request)) as deltas:
-            async for delta in deltas:
-                if delta.failure is not None:
-                    raise ProcessFailed(delta.failure)
-                last = delta
-                yield delta
-        if not last.done:
-            raise ControllerError("The answer was cut off", "See dllm-tui status.")
 
     async def _trips(self) -> float | None:
         store = self._cluster.store

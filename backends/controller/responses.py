@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import msgspec
 import psutil
@@ -121,6 +121,24 @@ async def write_values(
     async with aclosing(values):
         async for value in values:
             await response.write(json_bytes(value) + b"\n")
+
+
+class Streaming(Protocol):
+    streams: int
+    """Of clients that read now; they keep the controller."""
+
+
+async def stream_work(
+    owner: Streaming, request: web.Request, work: AsyncGenerator[object, None]
+) -> web.StreamResponse:
+    """Answer with what long work yields, as a stream of its owner."""
+    response = await start_stream(request)
+    owner.streams += 1
+    try:
+        await write_values(response, work)
+    finally:
+        owner.streams -= 1
+    return response
 
 
 async def frames(

@@ -6,28 +6,17 @@ It belongs to the client that reads it: when that leaves, the links are as they 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from backends.bench.results import DISTURBED_CORES, BusyTime
-from backends.controller.chat_api import QuestionQueue, require_serving
+from backends.controller.chat_api import require_serving
 from backends.controller.cluster import Cluster
+from backends.controller.measured_answers import MeasuredAnswers
 from backends.controller.preparation import Preparations
-from backends.controller.race import TOO_SHORT
 from backends.errors import ControllerError, ProcessFailed
-from backends.places import LOCAL
-from backends.state import (
-    ChatDelta,
-    ChatMessage,
-    ChatRequest,
-    ChatTimings,
-    Lab,
-    Plan,
-    Sampling,
-)
+from backends.state import ChatTimings, Lab, Plan
 from backends.state.sweeps import Sweep, SweepPoint, SweepRequest
 
 PROMPT = "Tell a long story about a river, a mill and a fox."
@@ -57,14 +46,14 @@ async def swept(
         sweep = await _predicted(cluster, preparations, asked, plan, networks, workers)
         cluster.begin_comparison(before)
         try:
-            answers = _Answers(cluster, generation)
+            steps = _Steps(cluster, generation)
             for at, labs in enumerate(networks):
                 sweep = replace(sweep, measuring=at)
                 yield sweep
-                answers.require_same()
+                steps.require_same()
                 for worker in workers:
                     await cluster.links.set_lab(worker, labs[worker])
-                point = await answers.measure(sweep.points[at], asked.tokens)
+                point = await steps.measure(sweep.points[at], asked.tokens)
                 points = (*sweep.points[:at], point, *sweep.points[at + 1 :])
                 sweep = replace(sweep, points=points)
         finally:
@@ -105,47 +94,34 @@ async def _predicted(
     return Sweep(model=plan.model, workers=workers, points=points)
 
 
-class _Answers:
+class _Steps:
     def __init__(self, cluster: Cluster, generation: int) -> None:
         self._cluster = cluster
         self._generation = generation
-        self._queue = QuestionQueue()
+        self._answers = MeasuredAnswers(cluster)
 
     async def measure(self, point: SweepPoint, tokens: int) -> SweepPoint:
         """The point with the speed of an answer under the present lab."""
         await self._answer(WARM_UP_TOKENS)
         limit = min(int(point.predicted_tok_per_s * ANSWER_S), tokens)
-        snapshot = self._cluster.store.snapshot
-        pids = [p.pid for p in snapshot.processes if p.pid and p.peer == LOCAL]
-        busy, began = BusyTime(pids), time.monotonic()
-        timings, others = await self._answer(max(limit, TOKENS_MIN))
-        others |= busy.other_cores(time.monotonic() - began) > DISTURBED_CORES
+        timings = await self._answer(max(limit, TOKENS_MIN))
         return replace(
             point,
             tok_per_s=timings.tok_per_s,
             tokens=timings.tokens,
-            disturbed=others,
+            disturbed=self._answers.disturbed,
         )
 
-    async def _answer(self, tokens: int) -> tuple[ChatTimings, bool]:
-        """The timings of an answer, and whether others asked meanwhile."""
-        request = ChatRequest(
-            messages=(ChatMessage(role="user", content=PROMPT),),
-            sampling=Sampling(temperature=0.0, seed=1, max_tokens=tokens),
-        )
-        last, others = ChatDelta(), False
-        async with aclosing(self._queue.answer(self._cluster, request)) as deltas:
-            async for delta in deltas:
+    async def _answer(self, tokens: int) -> ChatTimings:
+        async with aclosing(self._answers.ask(PROMPT, tokens)) as deltas:
+            try:
+                async for _ in deltas:
+                    self.require_same()
+            except ProcessFailed:
+                # It may have ended because somebody launched another plan.
                 self.require_same()
-                if delta.failure is not None:
-                    raise ProcessFailed(delta.failure)
-                others |= self._cluster.store.snapshot.speed.requests_active > 1
-                last = delta
-        if last.timings is None or not last.timings.tok_per_s:
-            if last.done:
-                raise ControllerError(TOO_SHORT, "Try another model.")
-            raise ControllerError("The answer was cut off", "See dllm-tui status.")
-        return last.timings, others
+                raise
+        return self._answers.timings("Try another model.")
 
     def require_same(self) -> None:
         if self._cluster.goal.generation != self._generation:

@@ -23,6 +23,7 @@ from backends.places import LOCAL
 from backends.printable import last_line
 from backends.questions import Asked, Outcome
 from backends.state import NOT_JSON, Device, DeviceKind, EngineInfo, Value
+from backends.units import format_signal
 from backends.writing import write_private
 
 FORMAT = 5
@@ -261,15 +262,8 @@ def _why(done: Outcome) -> str:
     if done.signal == signal.SIGILL:
         return "it uses instructions this CPU does not have"
     if done.signal is not None:
-        return f"killed by {_signal_name(done.signal)}"
+        return f"killed by {format_signal(done.signal)}"
     return last_line(done.text)[:200] or f"exit code {done.code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 async def rpc_protocol(host: Asked, worker_path: str) -> str:

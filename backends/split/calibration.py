@@ -178,7 +178,7 @@ _KINDS = {
     DeviceKind.HIP: _Usual(400, 20_000, 0.03, 0.3),
     DeviceKind.METAL: _Usual(200, 10_000, 0.03, 0.3),
     DeviceKind.VULKAN: _Usual(200, 8_000, 0.04, 0.4),
-    DeviceKind.CPU: _Usual(46, 230, 0.02, 0.15, 0.5, spread=0.5, kv=3.0),
+    DeviceKind.CPU: _Usual(46, 230, 0.02, 0.15, 0.5, _PRIOR_SPREAD, kv=3.0),
     DeviceKind.OTHER: _Usual(150, 5_000, 0.03, 0.3, spread=2.0),
 }
 _GB_OF_GVALUE = 0.5625

@@ -10,31 +10,16 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from backends.state.sweeps import Sweep, SweepPoint
 from tests.kit.console import Started
 from tests.tui.helpers import screen_text, until
 from tests.tui.looks import Look, Size
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.test_lab_screen import serving
+from tests.unit.bench.test_sweep_report import POINTS, SWEEP
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import ChoiceDialog
 from tui.screens.lab.screen import LabScreen
 from tui.screens.lab.sweep import curve_at, progress_text, save_sweep
-
-POINTS = (
-    SweepPoint(latency_ms=0, predicted_tok_per_s=40, low=30, high=50, tok_per_s=38.2),
-    SweepPoint(
-        latency_ms=25,
-        predicted_tok_per_s=12,
-        low=9,
-        high=15,
-        tok_per_s=16,
-        tokens=32,
-        disturbed=True,
-    ),
-    SweepPoint(latency_ms=50, predicted_tok_per_s=8, low=6, high=10),
-)
-SWEEP = Sweep(model="/models/<a&b>.gguf", workers=("mini",), points=POINTS)
 
 
 def test_progress_tells_the_step_and_what_is_expected() -> None:

@@ -15,7 +15,7 @@ from textual.content import Content
 
 from backends.errors import DllmError
 from backends.state import ClusterSnapshot, LogChunk, ProcessInfo, ProcessState
-from backends.units import format_bytes
+from backends.units import format_bytes, format_signal
 from backends.writing import become, set_aside
 from tui.api.services import ClusterService
 from tui.model.merged_log import CHARACTER_BYTES_MAX, PAGE_BYTES, MergedLog
@@ -131,10 +131,7 @@ class MergedFeed:
 def exit_words(info: ProcessInfo) -> str:
     """``exit 1``, ``SIGKILL``, or ``ended`` when nobody knows."""
     if info.exit_signal is not None:
-        try:
-            return signal.Signals(info.exit_signal).name
-        except ValueError:
-            return f"signal {info.exit_signal}"
+        return format_signal(info.exit_signal)
     return "ended" if info.exit_code is None else f"exit {info.exit_code}"
 
 
