@@ -44,7 +44,7 @@ from backends.split.cost import (
 )
 from backends.split.experts import with_split
 from backends.split.flags import used_workers
-from backends.split.layout import counts, devices, is_head_cpu, make_split
+from backends.split.layout import counted_text, counts, devices, is_head_cpu, make_split
 from backends.state import (
     AUTO_DRAFT,
     NO_DRAFT,
@@ -358,9 +358,8 @@ def _best_split(case: _Case) -> Iterator[_Found]:
     with contextlib.suppress(PlanError):
         split = best_split(quick, Objective.DECODE).split
         changed = with_split(plan, split)
-        held = " | ".join(f"{s.device} {s.layers}" for s in split.shares if s.layers)
         gain = _gain(case, case.cost(plan), case.cost(changed))
-        yield gain, f"the best split, {held}", changed
+        yield gain, f"the best split, {counted_text(split)}", changed
 
 
 def _has_open_layers(case: _Case) -> bool:

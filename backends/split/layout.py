@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from backends.errors import PlanError
@@ -83,6 +83,16 @@ def runs_of(device: str, layers: Iterable[int]) -> list[LayerRange]:
 def ranges_text(held: Collection[LayerRange]) -> str:
     sizes = " | ".join(str(each.last - each.first + 1) for each in held)
     return f"{sizes} on {', '.join(each.device for each in held)}"
+
+
+def shares_text(layers: Mapping[str, int]) -> str:
+    """``studio/MTL0 38 | mini/MTL0 10``: those that hold any, with their layers."""
+    return " | ".join(f"{name} {count}" for name, count in layers.items() if count)
+
+
+def counted_text(split: Split) -> str:
+    """The same of a split."""
+    return shares_text({share.device: share.layers for share in split.shares})
 
 
 def boundaries(split: Split) -> tuple[int, ...]:

@@ -29,11 +29,10 @@ from tests.tui.helpers import resize, screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage
 from tui.model.log_levels import LogLevel
-from tui.model.merged_log import PAGE_BYTES
+from tui.model.merged_log import PAGE_BYTES, TAIL_BYTES
 from tui.screens.logs import feed
 from tui.screens.logs.feed import (
     PAGES_BEHIND_MAX,
-    TAIL_BYTES,
     log_pages,
     save_log,
 )

@@ -33,7 +33,7 @@ from tui import actions
 from tui.api.services import ClusterService
 from tui.app import theming
 from tui.app.frame import ConsoleScreen
-from tui.app.messages import Copyable, Raw
+from tui.app.messages import Copyable, Raw, offered
 from tui.model.editor import PlanEditor
 from tui.model.events import TOASTS_MAX, Happening, Severity
 from tui.widgets.keys import takes_text, with_keys
@@ -337,22 +337,16 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.report(Failure(what=what, hint=hint, at=self.clock()))
 
     def action_copy(self) -> None:
-        start: DOMNode = self.screen.focused or self.screen
-        for node in start.ancestors_with_self:
-            found = node.copyable() if hasattr(node, "copyable") else None
-            if isinstance(found, Copyable):
-                self.copy(found.what, found.text)
-                return
-        self.tell("There is nothing to copy here", "warning")
+        if found := offered(self.screen, "copyable", Copyable):
+            self.copy(found.what, found.text)
+        else:
+            self.tell("There is nothing to copy here", "warning")
 
     def action_raw(self) -> None:
-        start: DOMNode = self.screen.focused or self.screen
-        for node in start.ancestors_with_self:
-            found = node.raw() if hasattr(node, "raw") else None
-            if isinstance(found, Raw):
-                self.open(self._show_raw(found), group="raw")
-                return
-        self.tell("There is nothing here that has JSON", "warning")
+        if found := offered(self.screen, "raw", Raw):
+            self.open(self._show_raw(found), group="raw")
+        else:
+            self.tell("There is nothing here that has JSON", "warning")
 
     async def _show_raw(self, raw: Raw) -> None:
         from tui.dialogs.help_and_events import RawDialog, raw_text

@@ -451,7 +451,6 @@ class ConsoleScreen(Screen[None]):
     def on_mount(self) -> None:
         for row in self.query(PaneRow):
             row.share = self.arrangement.shares.get(self._place_of(row))
-        self._lay_out()
 
     def on_resize(self) -> None:
         self._lay_out()

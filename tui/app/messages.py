@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from textual.message import Message
+from textual.screen import Screen
 
 
 class Copyable(NamedTuple):
@@ -20,6 +21,18 @@ class Raw(NamedTuple):
 
     what: str
     value: object
+
+
+Offer = TypeVar("Offer", Copyable, Raw)
+
+
+def offered(screen: Screen[Any], method: str, kind: type[Offer]) -> Offer | None:
+    """Ask the focused widget by that method, and then what is around it."""
+    for node in (screen.focused or screen).ancestors_with_self:
+        found = getattr(node, method)() if hasattr(node, method) else None
+        if isinstance(found, kind):
+            return found
+    return None
 
 
 class EditChanged(Message):

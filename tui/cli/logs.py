@@ -28,7 +28,7 @@ from tui.cli.output import emit_json, say, show
 from tui.cli.status import current_snapshot
 from tui.model.events import SIGNS, details
 from tui.model.log_levels import LogLevel
-from tui.model.merged_log import CONTROLLER, LogLine, MergedLog
+from tui.model.merged_log import CONTROLLER, LogLine, MergedLog, shown_lines
 from tui.widgets.safe_text import safe_line
 
 LOGS_EXAMPLES = """
@@ -51,7 +51,6 @@ LOG_POLL_S = 0.25
 MERGED_POLL_S = 0.5
 MERGED_BYTES = 1 << 20
 """Of each log's end, among which lines are looked for."""
-NAME_CELLS = 13
 LINES = 40
 EVENTS_POLL_S = 0.5
 CHUNK_BYTES = 1 << 18
@@ -165,12 +164,13 @@ class _Merged:
     async def _more(self, *, unfinished: bool = False) -> list[LogLine]:
         snapshot = await self._client.snapshot()
         found = await self._log.more(snapshot, self._names, unfinished=unfinished)
+        if self._level is LogLevel.DEBUG:
+            return found
         return [line for line in found if self._level.admits(line.shown(0))]
 
     def _show(self, found: Sequence[LogLine]) -> None:
-        cells = max((len(line.process) for line in found), default=0)
-        for line in found:
-            show(line.shown(max(cells, NAME_CELLS)))
+        for line in shown_lines(found):
+            show(line)
 
 
 class _Log:

@@ -19,6 +19,7 @@ from backends.plan_files import (
     plan_changes,
     save_plan,
 )
+from backends.split.layout import shares_text
 from tui.cli.command import Group, Name, cluster_option, options
 from tui.cli.output import Column, Table, say
 from tui.cli.up import serve
@@ -37,17 +38,13 @@ dllm-tui plans delete evening
 """
 
 
-def _split_text(plan: PlanFile) -> str:
-    return " | ".join(f"{d} {count}" for d, count in plan.split.items() if count)
-
-
 KEPT = Table(
     columns=[
         Column("NAME", lambda kept: kept.name),
         Column("AGE", lambda kept: age_text(time.time() - kept.at)),
         Column("MODEL", lambda kept: model_name(kept.plan.model)),
         Column("CONTEXT", lambda kept: str(kept.plan.context), right=True),
-        Column("LAYERS", lambda kept: _split_text(kept.plan)),
+        Column("LAYERS", lambda kept: shares_text(kept.plan.split)),
     ],
     name=lambda kept: kept.name,
     none=lambda _: "No plans.",

@@ -15,6 +15,7 @@ from backends.errors import ControllerError, UsageError
 from backends.paths import user_paths
 from backends.plan_files import find_plan
 from backends.split.cost import band_text
+from backends.split.layout import counted_text
 from backends.state import Ask, ClusterState, Plan, Step
 from backends.state.races import (
     RACE_PROMPT,
@@ -37,8 +38,8 @@ from tui.model.contestants import (
     NOW,
     as_it_is,
     best_of,
-    layers_text,
     saved,
+    side_title,
     with_draft,
     with_split,
 )
@@ -78,7 +79,9 @@ def _row_columns() -> list[Column]:
         Column("TOKENS", of(lambda f: str(f.tokens)), right=True),
         Column("TRIPS/TOKEN", of(trips), right=True),
         Column("LAUNCH", of(lambda f: _launch(f.launch_s)), right=True),
-        Column("LAYERS", lambda row: layers_text(row[1].plan) if row[1].plan else ""),
+        Column(
+            "LAYERS", lambda row: counted_text(p.split) if (p := row[1].plan) else ""
+        ),
     ]
 
 
@@ -253,8 +256,7 @@ def _show_step(progress: ProgressLine, label: str, step: Step | None) -> None:
 
 def _tell(name: str, side: RaceSide, *, ends_text: bool) -> None:
     if side.stage is RaceStage.LAUNCHING:
-        layers = f": {layers_text(side.plan)}" if side.plan else ""
-        say(f"{name} · {side.name}{layers}")
+        say(side_title(name, side))
     elif side.stage is RaceStage.DONE and side.figures is not None:
         if ends_text:
             show()

@@ -285,7 +285,7 @@ Keys, passwords and paths of key files are left out.
         self._raw = raw
         self._text = text
         lines = map(TextLine, text.split("\n"))
-        self._search = TextSearch(lines, labels=MEMBER, classes="raw-json")
+        self._search = TextSearch(lines, labels=MEMBER)
 
     def compose(self) -> ComposeResult:
         keys = (

@@ -13,9 +13,9 @@ from textual.geometry import Offset, Region
 from textual.screen import Screen
 from textual.strip import Strip
 
-from tui.actions import ACTING, IN_MENUS, action_of, bindings, is_action
+from tui.actions import ACTING, IN_MENUS, action_of, bindings
 from tui.app.frame import ConsoleScreen
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, offered
 from tui.dialogs.pick import PickDialog
 from tui.model.finding import Entry, found
 from tui.widgets.keys import key_of
@@ -48,7 +48,7 @@ def menu_entries(
     entries: dict[str, MenuEntry] = {}
     for node, binding in _bound(screen):
         id_ = binding.id or ""
-        if not is_action(id_) or id_ in entries or not _belongs(id_, screen):
+        if id_ in entries or not _belongs(id_, screen):
             continue
         refusal = refusals.get(id_, "")
         if getattr(screen.app, "readonly", False) and id_ in ACTING:
@@ -56,7 +56,7 @@ def menu_entries(
         action = action_of(id_)
         name, detail = action.label, action.tooltip
         if id_ == "app.copy":
-            if (copied := _copyable(screen)) is None:
+            if (copied := offered(screen, "copyable", Copyable)) is None:
                 continue
             name, detail = "copy", f"Copy {copied.what}"
         key = key_of(screen.app, id_)
@@ -90,14 +90,6 @@ def _belongs(id_: str, screen: Screen[Any]) -> bool:
 
 def _around(screen: Screen[Any]) -> Iterator[DOMNode]:
     yield from (screen.focused or screen).ancestors_with_self
-
-
-def _copyable(screen: Screen[Any]) -> Copyable | None:
-    for node in _around(screen):
-        copied = node.copyable() if hasattr(node, "copyable") else None
-        if isinstance(copied, Copyable):
-            return copied
-    return None
 
 
 def selected_subject(screen: Screen[Any]) -> str:

@@ -11,7 +11,7 @@ from backends.errors import PlanError
 from backends.paths import Paths
 from backends.plan_files import KeptPlan, PlanFile, kept_plans
 from backends.split.flags import parse_split
-from backends.split.layout import devices, is_head_cpu, make_split
+from backends.split.layout import counted_text, devices, is_head_cpu, make_split
 from backends.state import (
     AIMS,
     NGRAM_DRAFT,
@@ -20,7 +20,7 @@ from backends.state import (
     Objective,
     Plan,
 )
-from backends.state.races import Contestant
+from backends.state.races import Contestant, RaceSide
 from tui.model.best_choices import AS_IT_IS, choices_of
 from tui.model.edit import same_plan
 from tui.model.names import model_name
@@ -84,10 +84,10 @@ def saved(name: str, plan: PlanFile) -> Contestant:
     return Contestant(name=name, ask=plan.ask())
 
 
-def layers_text(plan: Plan) -> str:
-    """``studio/MTL0 38 | mini/MTL0 10``."""
-    held = (share for share in plan.split.shares if share.layers)
-    return " | ".join(f"{share.device} {share.layers}" for share in held)
+def side_title(name: str, side: RaceSide) -> str:
+    """``B · evening: studio/MTL0 38 | mini/MTL0 10``, once its plan is known."""
+    layers = f": {counted_text(side.plan.split)}" if side.plan else ""
+    return f"{name} · {side.name}{layers}"
 
 
 def offered(

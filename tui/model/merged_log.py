@@ -29,6 +29,9 @@ CONTROLLER = ProcessInfo(
     name="controller", role=ProcessRole.CONTROLLER, state=ProcessState.RUNNING
 )
 TAIL_BYTES = 65_536
+"""Read of a log when it is opened."""
+NAME_CELLS = 13
+"""For a process's name: that of most relays."""
 PAGE_BYTES = 262_144
 CHARACTER_BYTES_MAX = 4
 DAY_S = 86_400.0
@@ -41,6 +44,12 @@ _SINCE_START = re.compile(r"(\d{1,7})\.(\d\d)\.(\d{3})\.(\d{3}) (?=[IWED] )")
 _LETTERS = {"INFO": "I", "WARNING": "W", "ERROR": "E", "DEBUG": "D", "CRITICAL": "E"}
 
 Read = Callable[[str, int, int], Awaitable[LogChunk]]
+
+
+def fills_page(chunk: LogChunk) -> bool:
+    """Return true if there may be more to read at once."""
+    # A page ends with a whole character.
+    return chunk.next_offset - chunk.offset > PAGE_BYTES - CHARACTER_BYTES_MAX
 
 
 class LogLine(NamedTuple):
@@ -59,6 +68,12 @@ class LogLine(NamedTuple):
         ms = int(self.at % 1 * 1000)
         sign = " " if self.told else "~"
         return f"{sign}{clock}.{ms:03d} {self.process:{name_cells}} │ {self.text}"
+
+
+def shown_lines(lines: Sequence[LogLine]) -> list[str]:
+    """The lines as people read them, in columns of one width."""
+    cells = max((NAME_CELLS, *(len(line.process) for line in lines)))
+    return [line.shown(cells) for line in lines]
 
 
 class LineClock:
@@ -152,9 +167,7 @@ class _Part:
             text = text.partition("\n")[2]
         *whole, self._rest = (self._rest + text).split("\n")
         self._offset = chunk.next_offset
-        # A page ends with a whole character.
-        n_bytes = chunk.next_offset - chunk.offset
-        self.is_behind = begun and n_bytes > PAGE_BYTES - CHARACTER_BYTES_MAX
+        self.is_behind = begun and fills_page(chunk)
         ended = self._info.state is ProcessState.EXITED and not chunk.text
         if self._rest and (unfinished or ended):
             whole.append(self._rest)

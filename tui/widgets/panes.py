@@ -125,9 +125,8 @@ class PaneRow(Widget):
         *panes: Widget,
         least: tuple[int, int],
         id: str | None = None,  # noqa: A002
-        classes: str | None = None,
     ) -> None:
-        super().__init__(*panes, id=id, classes=classes)
+        super().__init__(*panes, id=id)
         self._least = least
         self._shared = SharedRow()
         self._before: float | None = None

@@ -237,13 +237,11 @@ class SearchedText(ScrollView, can_focus=True):
         self._folded.search(wanted)
         self._begin()
 
-    def step(self, by: int) -> bool:
-        """Go to another match, round the ends; False without any."""
+    def step(self, by: int) -> None:
+        """Go to another match, round the ends."""
         total = len(self._folded.matches)
-        if self._current is None or not total:
-            return False
-        self._go_to((self._current + by) % total)
-        return True
+        if self._current is not None and total:
+            self._go_to((self._current + by) % total)
 
     def _begin(self) -> None:
         width = self.scrollable_content_region.width - self._label_cells

@@ -7,6 +7,7 @@ from itertools import takewhile
 
 import msgspec
 
+from backends.split.layout import shares_text
 from backends.state import Answering, ChatTimings, Failure, LayerRange, Reply, Turn
 from backends.units import format_count, format_percent, format_seconds, format_speed
 from tui.model.names import model_name
@@ -127,7 +128,7 @@ def layers_text(layers: tuple[LayerRange, ...]) -> str:
     for part in layers:
         place = part.device.partition("/")[0]
         counts[place] = counts.get(place, 0) + part.last - part.first + 1
-    return " | ".join(f"{place} {count}" for place, count in counts.items() if count)
+    return shares_text(counts)
 
 
 def failure_text(failure: Failure) -> str:

@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 from backends.bench.race_verdict import NAMES, figures_text, verdict_of
 from backends.errors import DllmError
 from backends.split.cost import band_text
+from backends.split.layout import counted_text, shares_text
 from backends.state.races import (
     RACE_PROMPT,
     Contestant,
@@ -29,7 +30,7 @@ from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
-from tui.model.contestants import layers_text
+from tui.model.contestants import side_title
 from tui.widgets.inputs import LineInput
 from tui.widgets.row_list import RowList
 from tui.widgets.safe_text import safe, safe_line
@@ -66,7 +67,7 @@ class ContestantRows(RowList, can_focus=True):
         palette = self.palette
         is_first = self.rows.index(row) == self.first
         sign = "A" if is_first else "B" if here else " "
-        layers = layers_text(row.plan) if row.plan else _asked_text(row)
+        layers = counted_text(row.plan.split) if row.plan else _asked_text(row)
         left: list[Part] = [
             ("▸ " if here else "  ", palette.key),
             (f"{sign} ", palette.accent),
@@ -77,8 +78,7 @@ class ContestantRows(RowList, can_focus=True):
 
 
 def _asked_text(row: Contestant) -> str:
-    held = row.ask.split if row.ask and row.ask.split else {}
-    return " | ".join(f"{device} {count}" for device, count in held.items() if count)
+    return shares_text(row.ask.split or {}) if row.ask else ""
 
 
 class RaceSetup(Dialog[RaceRequest | None]):
@@ -180,7 +180,7 @@ class SideFacts(StripWidget):
         if self.side is None:
             return []
         side, palette = self.side, self.palette
-        plan = layers_text(side.plan) if side.plan else ""
+        plan = counted_text(side.plan.split) if side.plan else ""
         told = f"predicted {band_text(side.predicted)}" if side.predicted else ""
         looks = {RaceStage.DONE: palette.ok, RaceStage.FAILED: palette.bad}
         look = looks.get(side.stage, palette.warn)
@@ -391,7 +391,6 @@ serves again, also if this console is killed.
 def _report(race: Race) -> Iterator[str]:
     yield race.prompt
     for name, side in zip(NAMES, race.sides, strict=True):
-        layers = f": {layers_text(side.plan)}" if side.plan else ""
-        yield f"{name} · {side.name}{layers}"
+        yield side_title(name, side)
         yield f"  {doing_text(side)}"
     yield f"{verdict_of(race).text}."

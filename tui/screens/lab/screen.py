@@ -14,6 +14,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
+from backends.bench.sweep_report import X_TITLE
 from backends.errors import DllmError
 from backends.link.figures import why_no_link
 from backends.state import ClusterSnapshot, Lab, Link
@@ -38,7 +39,6 @@ from tui.screens.lab.speed import (
 )
 from tui.screens.lab.sweep import (
     HOW,
-    X_TITLE,
     SweepPlot,
     progress_text,
     save_sweep,
@@ -352,20 +352,12 @@ speed without a draft under the same lab, once both were measured.
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in {"end_sweep", "export_sweep"}:
             return self._sweep is not None
-        if action in {
-            "sweep",
-            "put",
-            "put_on_all",
-            "clear",
-            "clear_all",
-            "focus_slider",
-        }:
+        if action in NEED_LINKS:
             return bool(self._blocks)
         return super().check_action(action, parameters)
 
     def raw(self) -> Raw | None:
-        links = self.shown.links if self.shown else ()
-        here = [link for link in links if link.worker == self._current]
+        here = [link for link in self._links if link.worker == self._current]
         return Raw(f"the link to {self._current}", here[0]) if here else super().raw()
 
     @property

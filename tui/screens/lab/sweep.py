@@ -16,7 +16,7 @@ from backends.bench.sweep_report import (
     sweep_svg,
     sweep_text,
 )
-from backends.errors import DllmError
+from backends.errors import disk_errors
 from backends.state.sweeps import Sweep, SweepPoint
 from backends.units import format_rate
 from backends.writing import write_new
@@ -25,7 +25,6 @@ from tui.widgets.row_list import Choice
 from tui.widgets.sources import predicted
 from tui.widgets.strips import Drawn, fitting
 
-X_TITLE = "added one-way latency, ms"
 LEGENDS = (
     "● measured   ··· predicted   ░ nine of ten runs",
     "● measured   ··· predicted",
@@ -126,8 +125,6 @@ async def save_sweep(sweep: Sweep, folder: Path) -> tuple[Path, Path]:
     files = (stem.with_suffix(".svg"), stem.with_suffix(".csv"))
     texts = (sweep_svg(sweep), sweep_csv(sweep))
     for file, text in zip(files, texts, strict=True):
-        try:
+        with disk_errors("write", file):
             await asyncio.to_thread(write_new, file, text.encode())
-        except OSError as error:
-            raise DllmError(f"Cannot write {file} ({error.strerror})") from error
     return files

@@ -18,15 +18,17 @@ from backends.state import ClusterSnapshot, LogChunk, ProcessInfo, ProcessState
 from backends.units import format_bytes, format_signal
 from backends.writing import become, set_aside
 from tui.api.services import ClusterService
-from tui.model.merged_log import CHARACTER_BYTES_MAX, PAGE_BYTES, MergedLog
+from tui.model.merged_log import (
+    PAGE_BYTES,
+    TAIL_BYTES,
+    MergedLog,
+    fills_page,
+    shown_lines,
+)
 from tui.screens.logs.view import LogView
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe, safe_line
 
-TAIL_BYTES = 65_536
-"""Read of a log when it is opened."""
-NAME_CELLS = 13
-"""For a process's name in a merged log: that of most relays."""
 PAGES_BEHIND_MAX = 8
 """After so many whole pages in a row the rest is left out, up to the end."""
 
@@ -85,9 +87,7 @@ class LogFeed:
             self.view.mark(f"{before} before this are not shown · {saves}")
         elif left_out < 0:  # The end was asked for, and part of it is shown already.
             text = text.encode()[-left_out:].decode(errors="replace")
-        # A page ends with a whole character.
-        is_full = chunk.next_offset - chunk.offset > PAGE_BYTES - CHARACTER_BYTES_MAX
-        self._pages_behind = self._pages_behind + 1 if is_full else 0
+        self._pages_behind = self._pages_behind + 1 if fills_page(chunk) else 0
         self._next_offset = chunk.next_offset
         self.trouble = ""
         self.view.feed(text)
@@ -123,9 +123,7 @@ class MergedFeed:
 
     async def read(self, snapshot: ClusterSnapshot) -> None:
         lines = await self._log.more(snapshot)
-        cells = max((len(line.process) for line in lines), default=0)
-        cells = max(cells, NAME_CELLS)
-        self.view.feed("".join(f"{line.shown(cells)}\n" for line in lines))
+        self.view.feed("".join(f"{line}\n" for line in shown_lines(lines)))
 
 
 def exit_words(info: ProcessInfo) -> str:
