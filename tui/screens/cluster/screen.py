@@ -10,6 +10,7 @@ from textual.containers import Container
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from backends.split.buffers import slot_tokens
 from backends.state import ClusterSnapshot, ClusterState, Link
 from backends.units import format_count
 from tui.actions import bindings
@@ -406,4 +407,4 @@ def slot_context(snapshot: ClusterSnapshot) -> int:
     """Tokens of a slot's context; 0 while nothing serves."""
     plan = snapshot.plan
     serves = snapshot.state is ClusterState.SERVING
-    return plan.ctx_size // plan.server.slots if plan and serves else 0
+    return slot_tokens(plan.ctx_size, plan.server) if plan and serves else 0
