@@ -6,11 +6,12 @@ import asyncio
 import socket
 import stat
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from backends.errors import HostError, PeerUnreachable
+from backends.machines.ssh import sessions
 from backends.state import QuestionKind
 from tests.hosts.reaching import question, reach, reached, refusal, until
 
@@ -227,6 +228,23 @@ async def test_failures_are_explained(network: Network) -> None:
         await reach("ada").connect()
     network.write_ssh_config()
     peer.set_login_shell("/usr/sbin/nologin")
+    text = await refusal(reach("ada"))
+    assert "runs no commands" in text
+    assert "not available" in text
+
+
+async def test_a_login_shell_that_ends_before_it_is_written_to(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened_late(*args: Any) -> sessions.Process:
+        process = await open_session(*args)
+        await asyncio.sleep(0.5)
+        return process
+
+    open_session = sessions.open_session
+    monkeypatch.setattr(sessions, "open_session", opened_late)
+    network.write_ssh_config()
+    network.peer("ada").set_login_shell("/usr/sbin/nologin")
     text = await refusal(reach("ada"))
     assert "runs no commands" in text
     assert "not available" in text

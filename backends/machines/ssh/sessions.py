@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import shlex
 import signal
@@ -111,7 +112,9 @@ class _Session:
     ) -> ShellResult:
         process = await open_session(connection, self._name)
         try:
-            process.stdin.write(text)
+            # A login shell that runs nothing may have ended: its last words remain.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(text)
             return await self._follow(process)
         finally:
             await end_session(process)
