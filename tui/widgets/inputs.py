@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from textual import events, on
-from textual.app import ComposeResult
+
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -238,11 +238,6 @@ class FilterBar(Horizontal):
         self._input = LineInput(placeholder=placeholder)
         self._note = Label(classes="filter-note", markup=False)
 
-    def compose(self) -> ComposeResult:
-        yield Label(self._sign, classes="filter-sign", markup=False)
-        yield self._input
-        yield self._note
-
     @property
     def text(self) -> str:
         return self._input.value
@@ -253,6 +248,10 @@ class FilterBar(Horizontal):
 
     def open(self) -> None:
         self.add_class("-open")
+        if not self._input.is_attached:
+            # Most bars are never opened, and each widget costs the first paint some.
+            sign = Label(self._sign, classes="filter-sign", markup=False)
+            self.mount(sign, self._input, self._note)
         self._input.focus()
 
     def watch_note(self, note: str) -> None:

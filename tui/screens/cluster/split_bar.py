@@ -150,7 +150,7 @@ GHOST = "┊"
 EMPTY = "·"
 
 
-PULSE_HZ = 6.0
+PULSE_HZ = 5.0
 """Frames of the token pulse; many tokens a second are one pulse that runs."""
 PULSE_S, PULSE_MAX_S = 2.5, 8.0
 """A pass is shown in no less and no more."""
