@@ -16,6 +16,7 @@ import msgspec
 from backends.data_place import wrong_place
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import ENGINE_DIR_VARIABLE, Paths
+from backends.places import is_taken
 from backends.state import PairMode, Value
 from backends.writing import try_lock, write_private
 
@@ -26,7 +27,6 @@ API_PORT_DEFAULT = 8090
 LOCK_TRIES = 100
 _PEER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _COMMENTS_AT_END = re.compile(r"(?:[ \t]*#[^\n]*\n)*\Z")
-_NAMES_TAKEN = ("local", "llama-server", "api-gateway", "all", "demo")
 
 
 LIMITS = {
@@ -291,7 +291,7 @@ def check_peer_name(name: str) -> str:
             f"{name!r} cannot be a peer's name",
             "Use up to 32 letters, digits, dots, dashes and underscores.",
         )
-    if name in _NAMES_TAKEN or name.startswith(("relay-", "worker")):
+    if is_taken(name):
         raise UsageError(f"The name {name} is taken by dllm-tui", "Choose another.")
     return name
 

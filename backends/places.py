@@ -8,7 +8,9 @@ from collections.abc import Collection
 LOCAL = "local"
 """The name of the machine we run on."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
-_TAKEN = re.compile(r"(worker|relay-).*|local|llama-server|api-gateway|all|demo")
+_TAKEN = re.compile(
+    r"(worker|relay-).*|local|llama-server|api-gateway|controller|all|demo"
+)
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s@/:\[\]]+):\d{1,5}")
 NAME_MAX = 32
 TOKEN = re.compile(r"dllm(\d{1,4})-")
@@ -45,6 +47,11 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def is_taken(name: str) -> bool:
+    """True if a process or a choice of ours has the name, so that no peer can."""
+    return bool(_TAKEN.fullmatch(name))
+
+
 def suggested_name(address: str, taken: Collection[str] = ()) -> str:
     """Name a peer by what one gives to ssh: ``ada@mini.lan:2222`` is ``mini``."""
     place = address.strip().rpartition("@")[2].removeprefix("ssh://")
@@ -52,7 +59,7 @@ def suggested_name(address: str, taken: Collection[str] = ()) -> str:
     if not re.fullmatch(r"[\d.]+|.*:.*", host):
         host = host.partition(".")[0]
     name = _NO_NAME.sub("-", host).strip("-._")[: NAME_MAX - 3]
-    if _TAKEN.fullmatch(name):
+    if is_taken(name):
         name = f"my-{name}"
     numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
     return name if name not in taken else next(n for n in numbered if n not in taken)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ from backends.planning.blueprint import (
     short_name,
 )
 from backends.state import Failure, Plan, ProcessRole
+from backends.units import format_signal
 
 if TYPE_CHECKING:
     from backends.machines.machine import Machines
@@ -57,13 +57,9 @@ _HINTS = {
 
 
 def how_it_ended(record: ProcessRecord) -> str:
-    """``was killed by SIGKILL (signal 9)``, ``ended with exit code 1``."""
+    """``was killed by SIGKILL``, ``ended with exit code 1``."""
     if record.exit_signal is not None:
-        try:
-            name = signal.Signals(record.exit_signal).name
-        except ValueError:
-            name = "a signal"
-        return f"was killed by {name} (signal {record.exit_signal})"
+        return f"was killed by {format_signal(record.exit_signal)}"
     if record.exit_code is not None:
         return f"ended with exit code {record.exit_code}"
     return "is gone, its exit status unknown"

@@ -12,7 +12,6 @@ import hashlib
 import mmap
 import os
 import re
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from backends.state import (
     ServerSettings,
     Value,
 )
+from backends.units import format_signal
 from backends.writing import write_private
 
 STUB_BYTES = 1 << 40
@@ -97,7 +97,7 @@ def _why(code: int, lines: Sequence[str]) -> str:
     if told:
         return told[0][:200]
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
+        return f"killed by {format_signal(-code)}"
     return said[-1][:200] if said else f"exit code {code}"
 
 

@@ -372,7 +372,7 @@ def test_peers_are_written_and_removed_beside_what_is_there(paths: Paths) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a b", "../x", "-x", "local", "llama-server", "worker1", "a" * 40]
+    "name", ["", "a b", "../x", "-x", "local", "controller", "worker1", "a" * 40]
 )
 def test_names_that_cannot_be_a_peers(paths: Paths, name: str) -> None:
     with pytest.raises(UsageError):

@@ -153,7 +153,7 @@ STORY = (
         number=2,
         at=NOW - timedelta(minutes=5),
         kind=EventKind.DIED,
-        text="worker1 was killed by SIGKILL (signal 9)",
+        text="worker1 was killed by SIGKILL",
         tone=EventTone.ERROR,
         hint="Launch again to restart it.",
         cluster="default",
@@ -183,7 +183,7 @@ def test_who_did_what_and_when() -> None:
     first = (NOW - timedelta(days=2)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     assert f"{first}  · anna@studio launched tiny\n" in shown
     assert "up, pid 47 on pts/3 · cluster second" in shown
-    assert "✗ worker1 was killed by SIGKILL (signal 9)" in shown
+    assert "✗ worker1 was killed by SIGKILL" in shown
     assert "Launch again to restart it." in shown
     assert "load_tensors" not in shown
 

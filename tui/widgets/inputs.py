@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from textual import events, on
-
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive

@@ -87,7 +87,7 @@ def test_a_death_carries_its_evidence(event_log: EventLog) -> None:
     event_log = EventLog(event_log._files, told.append)
     lines = tuple(f"line {n}" for n in range(40))
     failure = Failure(
-        what="worker1 was killed by SIGKILL (signal 9)",
+        what="worker1 was killed by SIGKILL",
         hint="Launch again.",
         process="worker1",
         exit_signal=9,
