@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from backends.data_place import wrong_place
+from backends.direct_address import wrong_place
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import ENGINE_DIR_VARIABLE, Paths
 from backends.places import is_taken

@@ -22,9 +22,9 @@ with importing():
     from backends.controller.api import Api
     from backends.controller.chat.chats import Chats, ChatStore
     from backends.controller.clusters import Clusters
-    from backends.controller.follow import Follower
     from backends.controller.lock import hold_lock
     from backends.controller.responses import Listening, Parts
+    from backends.controller.settings_reload import SettingsReloader
     from backends.controller.usage_monitor import UsageMonitor
     from backends.errors import ControllerError, DllmError
     from backends.machines.gossip import Gossip, known_machine
@@ -123,7 +123,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     readers.models.elsewhere = lambda name, path: peers.ssh(name).model(path)
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
-    follower = Follower(paths.config_file, readers, catalogue, clusters, peers)
+    follower = SettingsReloader(paths.config_file, readers, catalogue, clusters, peers)
     gossip = Gossip(
         peers,
         paths.told_dir,

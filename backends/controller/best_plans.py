@@ -301,8 +301,8 @@ def _in_parts(problem: SplitProblem, best: Best | None) -> list[Alternative]:
 
 
 def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternative]:
-    from backends.split.front import identity, pareto_front
     from backends.split.objectives import alternatives
+    from backends.split.pareto import identity, pareto_front
 
     # Of very many devices the comparisons are looked at less closely than the plan.
     quick = problem._replace(beam=QUICK_BEAM)
@@ -319,8 +319,8 @@ async def best_plans(option: Option) -> tuple[Alternative, ...]:
 
 
 def _best_plans(option: Option) -> tuple[Alternative, ...]:
-    from backends.split.front import aims_of, identity, pareto_front
     from backends.split.objectives import Best, alternative, alternatives, best_split
+    from backends.split.pareto import aims_of, identity, pareto_front
     from backends.split.problem import check_pins
 
     now, plan = _problem(option, None), option.plan

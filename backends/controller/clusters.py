@@ -11,7 +11,7 @@ from backends.controller.cluster import Cluster
 from backends.controller.context import ClusterContext
 from backends.controller.event_log import CONTROLLER, EventFiles, EventLog
 from backends.controller.event_recorders import EventRecorder, PeerRecorder
-from backends.controller.gateway import ApiPorts
+from backends.controller.gateway_process import ApiPorts
 from backends.controller.journal import Journal
 from backends.controller.memory_usage import PlannedMemory, held_by, memory_of
 from backends.controller.processes import AGENT, ProcessBook

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backends.controller.calibration_store import CalibrationStore
 from backends.controller.event_recorders import EventRecorder
-from backends.controller.gateway import ApiPorts, Gateway
+from backends.controller.gateway_process import ApiPorts, Gateway
 from backends.controller.journal import Journal, Record
 from backends.controller.links import Links, Transports
 from backends.controller.processes import ProcessBook

@@ -17,7 +17,7 @@ from backends.controller.context import ClusterContext
 from backends.controller.links import End
 from backends.controller.steps import Steps
 from backends.controller.stopping import ClusterProcesses
-from backends.data_place import DataPlace, wanted_place
+from backends.direct_address import DirectAddress, wanted_place
 from backends.engine.ask import Engine
 from backends.engine.versions import require_same_protocol
 from backends.errors import (
@@ -204,7 +204,7 @@ async def _pairings(
     return pairs
 
 
-async def _data_place(machine: Machine, running: Sequence[str]) -> DataPlace:
+async def _data_place(machine: Machine, running: Sequence[str]) -> DirectAddress:
     """The address of a worker's relay, or a reason for the tunnel.
 
     A relay that serves stays at its address, even if SSH reaches its machine at
@@ -213,13 +213,13 @@ async def _data_place(machine: Machine, running: Sequence[str]) -> DataPlace:
     try:
         if known := direct_in(running):
             return wanted_place(known)
-        place = await machine.data_place()
+        place = await machine.direct_address()
     except PeerUnreachable:
         raise
     except DllmError as error:
-        return DataPlace(why=error.what)
+        return DirectAddress(why=error.what)
     if running and place.address:
-        return DataPlace(why="its relay was started without another address")
+        return DirectAddress(why="its relay was started without another address")
     return place
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.snapshot_store import SnapshotStore
-from backends.data_place import DataPlace
+from backends.direct_address import DirectAddress
 from backends.errors import HostError, PeerUnreachable, UsageError, did_you_mean
 from backends.link.figures import why_no_link
 from backends.link.meter import Outcomes, ServerCount
@@ -76,7 +76,7 @@ class Transports:
             return None
         return known[1].rtt_ms
 
-    def route(self, worker: str, data: DataPlace, port: int) -> LinkRoute:
+    def route(self, worker: str, data: DirectAddress, port: int) -> LinkRoute:
         """Return the way to the relay beside a worker, and its other addresses."""
         known = self._ways.get(worker)
         if known is None or not known[1].open:

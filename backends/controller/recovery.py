@@ -19,7 +19,7 @@ from backends.controller.exit_reasons import (
     ended_unwatched,
     needs_tunnels,
 )
-from backends.controller.gateway import ApiPortTaken
+from backends.controller.gateway_process import ApiPortTaken
 from backends.controller.journal import Journal
 from backends.controller.memory_usage import still_held
 from backends.controller.stopping import ClusterProcesses

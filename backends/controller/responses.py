@@ -25,7 +25,7 @@ from backends.controller.chat.chats import Chats
 from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
 from backends.controller.event_recorders import WorkRecorder
-from backends.controller.follow import Follower
+from backends.controller.settings_reload import SettingsReloader
 from backends.controller.usage_monitor import UsageMonitor
 from backends.errors import DllmError, UsageError
 from backends.machines.gossip import Gossip
@@ -65,7 +65,7 @@ class Parts:
     catalogue: Catalogue
     peers: Peers
     chats: Chats
-    follower: Follower
+    follower: SettingsReloader
     gossip: Gossip
     usage: UsageMonitor
     info: ControllerInfo

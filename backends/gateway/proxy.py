@@ -17,10 +17,10 @@ from backends.gateway.api_shapes import Refusal, meanwhile, unavailable
 from backends.gateway.continuation import CannotResume
 from backends.gateway.reply import LOST, ClientLeft, ResponseWriter
 from backends.gateway.request import RESUMED_BYTES_MAX, BufferedRequest
+from backends.gateway.request_queue import STOPPED, Lost, Queue
 from backends.gateway.resumable_stream import ResumableStream, resumable
 from backends.gateway.target import Mode, Target
 from backends.gateway.upstream import Absent, Upstream, UpstreamAnswer
-from backends.gateway.waiting import STOPPED, Lost, Queue
 from backends.state.snapshots import RequestCounts
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import msgspec
 import psutil
 
 from backends.config import PeerConfig
-from backends.data_place import PORT_MAX
+from backends.direct_address import PORT_MAX
 from backends.engine.ask import list_devices
 from backends.errors import (
     DllmError,

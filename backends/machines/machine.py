@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from backends.data_place import DataPlace
+from backends.direct_address import DirectAddress
 from backends.errors import ModelError
 from backends.link.transport import (
     LinkTransport,
@@ -62,7 +62,7 @@ class Machine(Protocol):
 
     def relay_program(self) -> str: ...
 
-    async def data_place(self) -> DataPlace:
+    async def direct_address(self) -> DirectAddress:
         """The address at which others reach a relay there directly, if known."""
 
     def relay_stats(self, worker: str) -> str:
@@ -133,8 +133,8 @@ class LocalMachine:
     def relay_program(self) -> str:
         return str(relay_binary())
 
-    async def data_place(self) -> DataPlace:
-        return DataPlace(why="the worker is on the machine of the console")
+    async def direct_address(self) -> DirectAddress:
+        return DirectAddress(why="the worker is on the machine of the console")
 
     def relay_stats(self, worker: str) -> str:
         return str(self._relay_socket(worker))

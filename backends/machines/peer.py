@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from backends.data_place import AUTO, DataPlace, place_of
+from backends.direct_address import AUTO, DirectAddress, place_of
 from backends.engine.ask import Engine
 from backends.engine.versions import protocols_match
 from backends.errors import (
@@ -566,7 +566,7 @@ class SshPeer:
             )
         return self._relay
 
-    async def data_place(self) -> DataPlace:
+    async def direct_address(self) -> DirectAddress:
         if self._data not in (None, AUTO):
             return place_of(self._data, "")
         told = await self.host.machine()

@@ -81,7 +81,7 @@ async def way_between(
     way = MeasuredWay(head=head.name, worker=worker.name, way=TUNNEL)
     way = replace(way, rtt_ms=_through_us(head, worker, rtts))
     try:
-        place = await worker.data_place()
+        place = await worker.direct_address()
         if not place.address:
             return replace(way, why=place.why)
         for machine in (head, worker):

@@ -13,7 +13,7 @@ import hmac
 
 from msgspec.structs import replace
 
-from backends.data_place import DataPlace
+from backends.direct_address import DirectAddress
 from backends.places import LOCAL
 from backends.split.flags import used_workers
 from backends.state import PairMode, Plan, Value, WorkerSpec
@@ -40,7 +40,7 @@ class Pairing(Value, frozen=True, kw_only=True):
     """The key of both ends."""
     identity: str = ""
     """As whom the head's relay comes, whichever process it is."""
-    data: DataPlace = DataPlace()
+    data: DirectAddress = DirectAddress()
     """Its second address, for a connection without a tunnel."""
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class PairEnd(Value, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     searched: str = ""
     """The folders there that were searched for models: `` in A or B``."""
-    data: DataPlace = DataPlace()
+    data: DirectAddress = DirectAddress()
 
 
 def may_pair(plan: Plan, worker: WorkerSpec) -> bool:
@@ -114,7 +114,7 @@ def pairing_of(there: PairEnd, head: PairEnd) -> Pairing:
         why=why,
         program=there.program,
         models=there.models,
-        data=DataPlace() if there.machine == head.machine else there.data,
+        data=DirectAddress() if there.machine == head.machine else there.data,
     )
 
 

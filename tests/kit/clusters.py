@@ -14,7 +14,7 @@ from backends.controller.cluster import Cluster
 from backends.controller.context import ClusterContext
 from backends.controller.event_log import EventFiles, EventLog
 from backends.controller.event_recorders import EventRecorder
-from backends.controller.gateway import ApiPorts
+from backends.controller.gateway_process import ApiPorts
 from backends.controller.journal import Journal, Record
 from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore

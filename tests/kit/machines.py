@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from backends.data_place import DataPlace
+from backends.direct_address import DirectAddress
 from backends.engine.ask import SPEC_TYPE, Engine
 from backends.errors import (
     EngineError,
@@ -274,8 +274,8 @@ class ScriptedMachine:
     def relay_program(self) -> str:
         return "/bin/dllm-relay"
 
-    async def data_place(self) -> DataPlace:
-        return DataPlace(why="only SSH is open")
+    async def direct_address(self) -> DirectAddress:
+        return DirectAddress(why="only SSH is open")
 
     def relay_stats(self, worker: str) -> str:
         return f"/nowhere/{worker}.sock"

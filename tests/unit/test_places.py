@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends.data_place import DataPlace, place_of, wanted_place
+from backends.direct_address import DirectAddress, place_of, wanted_place
 from backends.errors import UsageError
 from backends.places import is_place, suggested_name
 
@@ -47,7 +47,7 @@ def test_the_command_and_the_console_suggest_one_name() -> None:
 )
 def test_address_is_that_at_which_ssh_came(ssh_connection: str, address: str) -> None:
     for setting in (None, "auto"):
-        assert place_of(setting, ssh_connection) == DataPlace(address=address)
+        assert place_of(setting, ssh_connection) == DirectAddress(address=address)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 import msgspec
 
 from backends.config import EFFECTS
-from backends.data_place import AUTO
+from backends.direct_address import AUTO
 from backends.errors import DllmError
 from backends.places import LOCAL, at_peer
 from backends.split.experts import dropped_text, with_kept

@@ -30,7 +30,7 @@
 #include "system.h"
 #include "usage.h"
 #include "watch.h"
-#include "work.h"
+#include "verbs.h"
 
 namespace dllm::agent {
 

@@ -12,7 +12,7 @@
 #include "processors.h"
 #include "protocol/json.h"
 #include "weights/sidecar.h"
-#include "work.h"
+#include "verbs.h"
 
 #ifdef __APPLE__
 #include <sys/sysctl.h>

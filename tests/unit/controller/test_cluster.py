@@ -20,7 +20,7 @@ from backends.controller.degraded_plan import (
     degraded_text,
     plan_without,
 )
-from backends.controller.gateway import ApiPorts
+from backends.controller.gateway_process import ApiPorts
 from backends.controller.journal import Baseline, Goal, Journal, Record
 from backends.controller.memory_usage import still_held
 from backends.controller.processes import ProcessBook

@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller import gateway as module
+from backends.controller import gateway_process as module
 from backends.controller.event_log import EventFiles, EventLog
 from backends.controller.event_recorders import EventRecorder
-from backends.controller.gateway import ApiPortTaken, Gateway
+from backends.controller.gateway_process import ApiPortTaken, Gateway
 from backends.controller.snapshot_store import SnapshotStore
 from backends.gateway.access import Access
 from backends.gateway.target import PORT_TAKEN, Target, gateway_argv

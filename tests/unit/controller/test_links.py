@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from backends.config import Config
 from backends.controller.links import End, Links, Transports
 from backends.controller.snapshot_store import SnapshotStore
-from backends.data_place import DataPlace
+from backends.direct_address import DirectAddress
 from backends.errors import HostError, PeerUnreachable, UsageError
 from backends.link.transport import (
     LinkRoute,
@@ -60,14 +60,14 @@ class Opener:
 
 async def test_a_route_is_told_while_the_way_is_open() -> None:
     ways, opener = Transports(lambda: None), Opener()
-    place = DataPlace(address="10.0.0.7")
+    place = DirectAddress(address="10.0.0.7")
     assert ways.route("w", place, 4) == LinkRoute()
     await ways.lead("w", End("ada", "port 1"), opener)
     opener.tunnels[0].trouble = "forbidden"
     assert ways.route("w", place, 4) == LinkRoute(
         TransportKind.TUNNEL, direct="10.0.0.7:4", trouble="forbidden"
     )
-    nowhere = ways.route("w", DataPlace(why="none"), 4)
+    nowhere = ways.route("w", DirectAddress(why="none"), 4)
     assert (nowhere.direct, nowhere.why) == ("", "none")
     opener.tunnels[0].breaks()
     assert ways.route("w", place, 4) == LinkRoute()

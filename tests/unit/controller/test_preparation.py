@@ -28,8 +28,8 @@ from backends.controller.preparation import (
     PROBING_S,
     Preparations,
 )
-from backends.data_place import DataPlace
 from backends.demo import MODEL_PATH
+from backends.direct_address import DirectAddress
 from backends.engine.ask import Engine
 from backends.engine.versions import protocols_match
 from backends.errors import ControllerError, HostError, ModelError, PlanError
@@ -391,11 +391,11 @@ class Able(ScriptedMachine):
         super().__init__(Cast(), name)
         self.searched = " in ~/.models"
         self.copies: tuple[str, ...] = ()
-        self.place: DataPlace | HostError = DataPlace(address="10.0.0.7")
+        self.place: DirectAddress | HostError = DirectAddress(address="10.0.0.7")
         for one in seen:
             self.processes.put(one)
 
-    async def data_place(self) -> DataPlace:
+    async def direct_address(self) -> DirectAddress:
         if isinstance(self.place, HostError):
             raise self.place
         return self.place
@@ -464,15 +464,15 @@ NOWHERE = "its relay was started without another address"
 @pytest.mark.parametrize(
     ("direct", "now", "found", "why"),
     [
-        (HERE, DataPlace(address="10.0.0.7"), HERE, ""),
-        (HERE, DataPlace(why="its sshd does not say"), HERE, ""),
+        (HERE, DirectAddress(address="10.0.0.7"), HERE, ""),
+        (HERE, DirectAddress(why="its sshd does not say"), HERE, ""),
         (HERE, HostError("bob opens no further session"), HERE, ""),
-        ("", DataPlace(address="10.0.0.7"), "", NOWHERE),
-        ("", DataPlace(why="its sshd does not say"), "", "its sshd does not say"),
+        ("", DirectAddress(address="10.0.0.7"), "", NOWHERE),
+        ("", DirectAddress(why="its sshd does not say"), "", "its sshd does not say"),
     ],
 )
 async def test_a_relay_that_serves_is_left_where_it_listens(
-    tmp_path: Path, direct: str, now: DataPlace | HostError, found: str, why: str
+    tmp_path: Path, direct: str, now: DirectAddress | HostError, found: str, why: str
 ) -> None:
     bob = Able("bob", beside(BEFORE, direct))
     bob.place = now
@@ -486,7 +486,7 @@ async def test_a_goal_not_served_looks_where_relays_are_met(tmp_path: Path) -> N
     bob = Able("bob", beside(BEFORE, HERE))
     machines = {"local": Able("local"), "bob": bob}
     facts = await discovery_of(tmp_path, machines, has_served=False).facts(ON_BOB)
-    assert facts.pairings["bob"].data == DataPlace(address="10.0.0.7")
+    assert facts.pairings["bob"].data == DirectAddress(address="10.0.0.7")
 
 
 def file(path: str, size_bytes: int = 9, problem: str = "") -> ModelFile:

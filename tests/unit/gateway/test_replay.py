@@ -193,7 +193,7 @@ async def test_a_shorter_one_is_another_one() -> None:
 async def test_one_that_lives_and_breaks_off_is_not_asked_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("backends.gateway.waiting.AGAIN_S", 0.01)
+    monkeypatch.setattr("backends.gateway.request_queue.AGAIN_S", 0.01)
     teller = Teller(1, 4)
     async with gateway() as stage:
         raw = await told(stage, MESSAGES, teller)

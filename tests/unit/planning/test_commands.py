@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from backends.data_place import DataPlace
+from backends.direct_address import DirectAddress
 from backends.engine.ask import TRACES, Engine
 from backends.machines.agent import ProcessRecord, ProcessSpec
 from backends.planning.blueprint import (
@@ -318,12 +318,12 @@ def test_a_worker_with_a_cache_is_told_its_folder() -> None:
 
 
 def test_a_place_of_its_own_is_listened_at_and_dialled_first() -> None:
-    found = nodes(with_pairing(data=DataPlace(address="10.0.0.7")))
+    found = nodes(with_pairing(data=DirectAddress(address="10.0.0.7")))
     beside, head = shlex.join(found[BESIDE].spec.argv), found["relay-bob"].spec.argv
     assert "--listen 127.0.0.1:2 --listen 10.0.0.7:2 --worker" in beside
     dialled = "--pair-dial 10.0.0.7:2 --pair-dial unix:/run/bob.way"
     assert dialled in shlex.join(head)
-    told = with_pairing(data=DataPlace(address="fd00::7", port=9))
+    told = with_pairing(data=DirectAddress(address="fd00::7", port=9))
     assert "--pair-dial [fd00::7]:9" in " ".join(nodes(told)["relay-bob"].spec.argv)
 
 

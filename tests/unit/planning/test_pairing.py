@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends.data_place import DataPlace
+from backends.direct_address import DirectAddress
 from backends.planning.blueprint import needed_names
 from backends.planning.relay_pairs import (
     CAN_COMPRESS,
@@ -19,7 +19,7 @@ from backends.split.layout import make_split
 from backends.state import PairMode, Plan, WorkerSpec
 
 ALL = (*CAN_PAIR, CAN_SEAL, CAN_COMPRESS)
-DATA = DataPlace(address="10.0.0.7")
+DATA = DirectAddress(address="10.0.0.7")
 SECRET = "5a" * 32
 OWN = WorkerSpec(name="worker1")
 BOB = WorkerSpec(name="bob", peer="bob")
@@ -98,7 +98,7 @@ def test_a_pair_keeps_weights_at_home_and_has_a_key() -> None:
 
 def test_data_go_directly_between_machines() -> None:
     assert pairing().data == DATA
-    assert pairing(head="bob").data == DataPlace(), "nothing lies between"
+    assert pairing(head="bob").data == DirectAddress(), "nothing lies between"
 
 
 def test_keys_differ_by_launch_and_by_link_and_come_again() -> None:

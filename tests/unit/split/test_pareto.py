@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from backends.split.by_tensor import NAME, by_tensor
-from backends.split.front import aims_of, pareto_front
 from backends.split.objectives import alternative, best_of_sizes, best_split, in_parts
+from backends.split.pareto import aims_of, pareto_front
 from backends.split.problem import SplitProblem
 from backends.state import Alternative, Objective, ServerSettings
 from tests.unit.split.test_best import MODEL, site

@@ -1,4 +1,4 @@
-#include "work.h"
+#include "verbs.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

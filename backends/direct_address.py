@@ -18,7 +18,7 @@ _BRACKETED = re.compile(r"\[(?P<host>[^]]*)\](?::(?P<port>[0-9]{1,5}))?")
 _PLAIN = re.compile(r"(?P<host>[^:]*)(?::(?P<port>[0-9]{1,5}))?")
 
 
-class DataPlace(Value, frozen=True, kw_only=True):
+class DirectAddress(Value, frozen=True, kw_only=True):
     """An address of a machine at which its relay may listen."""
 
     address: str = ""
@@ -34,7 +34,7 @@ class DataPlace(Value, frozen=True, kw_only=True):
         return f"{bracketed(self.address)}:{self.port or port}"
 
 
-def wanted_place(setting: str) -> DataPlace:
+def wanted_place(setting: str) -> DirectAddress:
     host, port = _parts(setting.strip())
     try:
         address = _address(host)
@@ -49,7 +49,7 @@ def wanted_place(setting: str) -> DataPlace:
             f"data cannot be {setting}: that is {wrong}",
             "Name the one at which this machine reaches the other.",
         )
-    return DataPlace(address=str(address), port=port)
+    return DirectAddress(address=str(address), port=port)
 
 
 def _address(text: str) -> _Address:
@@ -89,7 +89,7 @@ def _parts(text: str) -> tuple[str, int]:
     return (found["host"], port) if is_port else ("", 0)
 
 
-def place_of(setting: str | None, ssh_connection: str) -> DataPlace:
+def place_of(setting: str | None, ssh_connection: str) -> DirectAddress:
     """The address to listen at there, by the setting and by its sshd's session.
 
     ``ssh_connection`` is that variable: the last but one of its words is the address at
@@ -97,15 +97,17 @@ def place_of(setting: str | None, ssh_connection: str) -> DataPlace:
     """
     wanted = setting or AUTO
     if wanted == TUNNEL:
-        return DataPlace(why='its settings say data = "tunnel"')
+        return DirectAddress(why='its settings say data = "tunnel"')
     if wanted != AUTO:
         return wanted_place(wanted)
     words = ssh_connection.split()
     try:
         address = _address(words[-2])
     except (IndexError, ValueError):
-        return DataPlace(why="its sshd does not say at which address it was reached")
+        return DirectAddress(
+            why="its sshd does not say at which address it was reached"
+        )
     wrong = "a link-local address" if address.is_link_local else _unfit(address)
     if wrong:
-        return DataPlace(why=f"it is reached at {wrong}")
-    return DataPlace(address=str(address))
+        return DirectAddress(why=f"it is reached at {wrong}")
+    return DirectAddress(address=str(address))

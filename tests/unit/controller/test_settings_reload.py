@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from backends.config import Config, PeerConfig, load_config
-from backends.controller import follow
-from backends.controller.follow import Follower
+from backends.controller import settings_reload
+from backends.controller.settings_reload import SettingsReloader
 from backends.errors import DllmError, EngineError
 from backends.models.catalogue import Catalogue
 from backends.state import EventKind
@@ -89,9 +89,9 @@ class Controller:
         new.replace(self.paths.config_file)
 
     @asynccontextmanager
-    async def followed(self) -> AsyncIterator[Follower]:
+    async def followed(self) -> AsyncIterator[SettingsReloader]:
         parts = cast("Any", self)
-        follower = Follower(self.paths.config_file, parts, parts, parts, parts)
+        follower = SettingsReloader(self.paths.config_file, parts, parts, parts, parts)
         task = asyncio.create_task(follower.run())
         try:
             yield follower
@@ -103,7 +103,7 @@ class Controller:
 
 @pytest.fixture
 def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
-    monkeypatch.setattr(follow, "LOOK_EVERY_S", 0.005)
+    monkeypatch.setattr(settings_reload, "LOOK_EVERY_S", 0.005)
     return Controller(tmp_path)
 
 
@@ -155,7 +155,7 @@ async def test_a_clusters_peer_is_asked_for_until_taken(controller: Controller) 
 async def test_who_waits_for_the_settings_finds_them_taken(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(settings_reload, "LOOK_EVERY_S", 3600.0)
     async with controller.followed() as follower:
         await follower.taken()
         assert controller.peers == []

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from backends.gateway import waiting
+from backends.gateway import request_queue
+from backends.gateway.request_queue import Turns
 from backends.gateway.target import Mode
-from backends.gateway.waiting import Turns
 from tests.kit.waiting import until
 from tests.unit.gateway.standing import (
     CHAT,
@@ -42,7 +42,7 @@ async def test_a_request_waits_and_goes_on() -> None:
 
 
 async def test_comments_keep_stream_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(request_queue, "KEEP_ALIVE_S", 0.01)
     async with upstream(streaming(*WHOLE)) as port, gateway() as stage:
         url = f"{stage.url}/v1/chat/completions"
         async with stage.client.post(url, json={"stream": True}) as answer:
@@ -54,7 +54,7 @@ async def test_comments_keep_stream_that_waits(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_error_after_comments_is_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(request_queue, "KEEP_ALIVE_S", 0.01)
 
     async def refusing(request: web.BaseRequest) -> web.Response:
         return web.json_response({"error": {"code": 400}}, status=400)
@@ -151,8 +151,8 @@ async def test_what_kills_every_llama_server_is_not_tried_for_ever() -> None:
 async def test_one_that_lives_and_never_answers_is_not_tried_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting, "KEEP_ALIVE_S", 0.01)
-    monkeypatch.setattr(waiting, "AGAIN_S", 0.01)
+    monkeypatch.setattr(request_queue, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(request_queue, "AGAIN_S", 0.01)
 
     async with upstream(dying) as port, gateway() as stage:
         stage.tell(mode=Mode.SERVE, port=port, server="one", hold_s=0.3)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 
 
-class Follower:
+class SettingsReloader:
     """Watches the file of the settings, and has the other parts take up changes."""
 
     def __init__(
