@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -19,21 +20,27 @@ def controllers_of(home: Path) -> list[psutil.Process]:
     return with_word(processes_of(home), "backends.controller")
 
 
-@pytest.fixture
-def home(forking: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@contextmanager
+def new_home(patch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A short path, for sockets; what runs for it is killed afterwards."""
     home = Path(tempfile.mkdtemp(prefix="dllm-"))
     for name in ("CONFIG", "STATE", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+        patch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
     (home / "run").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.delenv("DLLM_CLUSTER", raising=False)
+    patch.setenv("XDG_RUNTIME_DIR", str(home / "run"))
+    patch.setenv("NO_COLOR", "1")
+    patch.delenv("DLLM_CLUSTER", raising=False)
     try:
         yield home
     finally:
         kill_until_none(partial(processes_of, home))
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def home(forking: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with new_home(monkeypatch) as home:
+        yield home
 
 
 @pytest.fixture

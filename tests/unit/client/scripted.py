@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -45,6 +46,7 @@ from backends.state import (
     Transport,
 )
 from backends.state.delta import framed
+from tests.kit.waiting import PATIENCE_S
 
 PERIOD_S = 0.05
 LOAD_S = 0.4
@@ -247,9 +249,31 @@ def _cluster(request: web.Request) -> str:
     return request.query.get("cluster", "default")
 
 
+@contextmanager
+def serving(controller: ScriptedController, paths: Paths) -> Iterator[None]:
+    """Listen where a controller of that user would, in a thread."""
+    listens, over = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def listen() -> None:
+        async with _listening(controller, paths):
+            listens.set()
+            await over.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(listen(),))
+    thread.start()
+    assert listens.wait(PATIENCE_S)
+    yield
+    loop.call_soon_threadsafe(over.set)
+    thread.join()
+    loop.close()
+
+
 @asynccontextmanager
-async def serving(controller: ScriptedController, paths: Paths) -> AsyncIterator[None]:
-    """Listen where a controller of that user would, until told to end."""
+async def _listening(
+    controller: ScriptedController, paths: Paths
+) -> AsyncIterator[None]:
+    """Until told to end."""
     for directory in (paths.state_dir, paths.runtime_dir):
         directory.mkdir(mode=0o700, parents=True)
     lock = hold_lock(paths.lock, controller.info)

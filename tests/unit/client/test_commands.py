@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import io
 import json
 import os
 import pty
 import signal
 import sys
 import termios
-from collections.abc import AsyncIterator
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +42,8 @@ from tests.kit.processes import processes_of
 from tests.kit.waiting import PATIENCE_S, until
 from tests.unit.client.conftest import controllers_of
 from tests.unit.client.scripted import ScriptedController, serving
+from tui.cli.command import PROGRAM
+from tui.cli.main import cli, guarded
 
 UP = ("up", str(MODEL_PATH), "--detach")
 RUN = "import sys; from tui.cli.main import main; main()"
@@ -64,14 +69,19 @@ async def done(process: asyncio.subprocess.Process) -> Done:
     return Done(process.returncode or 0, out.decode(), err.decode())
 
 
-async def command(*args: str) -> Done:
-    return await done(await begun(*args))
+def command(*args: str) -> Done:
+    """One in this process, which spares the start of another."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = guarded(lambda: cli([*args], standalone_mode=False, prog_name=PROGRAM))
+    assert "Traceback" not in err.getvalue()
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
-async def controller(paths: Paths) -> AsyncIterator[ScriptedController]:
+def controller(paths: Paths) -> Iterator[ScriptedController]:
     controller = ScriptedController()
-    async with serving(controller, paths):
+    with serving(controller, paths):
         yield controller
 
 
@@ -84,8 +94,8 @@ def process(name: str, peer: str = "local", **changes: Any) -> ProcessInfo:
 async def test_one_of_two_launches_wins_and_the_other_is_told(
     controller: ScriptedController,
 ) -> None:
-    ups = [command(*UP, "--context", str(ctx)) for ctx in (1024, 2048)]
-    first, second = sorted(await asyncio.gather(*ups))
+    ups = [await begun(*UP, "--context", str(ctx)) for ctx in (1024, 2048)]
+    first, second = sorted(await asyncio.gather(*map(done, ups)))
     assert (first.code, second.code) == (0, 1)
     assert "Serving" in first.err
     assert "Serving" not in second.err
@@ -107,13 +117,13 @@ async def test_whoever_is_replaced_while_loading_does_not_tell_of_the_winner(
     assert f"Another launch replaced this one: {plan.model}" in told.err
 
 
-async def test_same_plan_again_is_no_failure(controller: ScriptedController) -> None:
-    assert (await command(*UP)).code == 0
-    again = await command(*UP, "--replace")
+def test_same_plan_again_is_no_failure(controller: ScriptedController) -> None:
+    assert command(*UP).code == 0
+    again = command(*UP, "--replace")
     assert again.code == 0
     assert "already running" in again.err
     assert len([a for a in controller.asked if a.startswith("launch")]) == 1
-    other = await command(*UP, "--replace", "--context", "512")
+    other = command(*UP, "--replace", "--context", "512")
     assert other.code == 0
     assert controller.asked[-1] == "launch default 512"
 
@@ -127,25 +137,25 @@ async def test_a_foreground_launch_ends_its_own(controller: ScriptedController) 
     assert "stop default" not in controller.asked
 
 
-async def test_status_exits_with_1_for_a_failed_cluster(
+def test_status_exits_with_1_for_a_failed_cluster(
     controller: ScriptedController,
 ) -> None:
-    assert (await command("status")).code == 0
+    assert command("status").code == 0
     controller.show("second", state=ClusterState.SERVING)
-    assert (await command("status")).code == 0
+    assert command("status").code == 0
     controller.show(state=ClusterState.FAILED, failure=Failure(what="It broke"))
-    assert (await command("status")).code == 1
-    assert (await command("status", "--json")).code == 1
-    assert (await command("status", "--cluster", "second")).code == 0
+    assert command("status").code == 1
+    assert command("status", "--json").code == 1
+    assert command("status", "--cluster", "second").code == 0
     controller.show(state=ClusterState.IDLE, failure=None)
     controller.show("second", state=ClusterState.FAILED)
-    assert (await command("status")).code == 1
+    assert command("status").code == 1
 
 
-async def test_status_names_machines_layers_and_this_run_alone(
+def test_status_names_machines_layers_and_this_run_alone(
     controller: ScriptedController,
 ) -> None:
-    await command(*UP)
+    command(*UP)
     gone = Peer(
         name="north",
         transport=Transport.SSH,
@@ -156,78 +166,78 @@ async def test_status_names_machines_layers_and_this_run_alone(
     old = process("worker9", "north", state=ProcessState.EXITED)
     controller.show(peers=(gone,), processes=(process("llama-server"), old))
     controller.show("second", state=ClusterState.SERVING, api_url="http://s/v1")
-    status = await command("status")
+    status = command("status")
     assert "0–5" in status.out
     assert "6–11 + output" in status.out
     assert "offline 99 d" in status.out
     assert "worker9" not in status.out
     assert "\x1b" not in status.out
     assert "cluster  second" in status.out
-    other = await command("status", "--cluster", "second", "--json")
+    other = command("status", "--cluster", "second", "--json")
     assert json.loads(other.out)["cluster"] == "second"
 
 
-async def test_stop_tells_what_it_stopped_and_what_it_could_not(
+def test_stop_tells_what_it_stopped_and_what_it_could_not(
     controller: ScriptedController,
 ) -> None:
     running = (process("llama-server"), process("worker1", "north"))
     controller.show(processes=running, state=ClusterState.SERVING)
     controller.show(leftovers=(Leftover(name="worker1", peer="north", why="silent"),))
-    stopped = await command("down")
+    stopped = command("down")
     assert stopped.code == 1
     assert "Stopped llama-server." in stopped.err
     assert "Cannot stop worker1 on north: silent." in stopped.err
     assert "shutdown 0" not in controller.asked, "it must see the machine come back"
 
 
-async def test_stop_leaves_other_clusters_alone(controller: ScriptedController) -> None:
+def test_stop_leaves_other_clusters_alone(controller: ScriptedController) -> None:
     controller.show("default", state=ClusterState.SERVING)
     controller.show("second", state=ClusterState.SERVING)
-    assert (await command("down")).code == 0
+    assert command("down").code == 0
     assert controller.asked == ["stop default"]
     controller.show("default", state=ClusterState.SERVING)
-    assert (await command("down", "--all", "--json")).code == 0
+    assert command("down", "--all", "--json").code == 0
     assert controller.asked[1:] == ["stop default", "stop second", "shutdown 0"]
 
 
-async def test_a_trace_of_nothing_is_not_written(
+def test_a_trace_of_nothing_is_not_written(
     controller: ScriptedController, tmp_path: Path
 ) -> None:
-    written = await command("trace", str(tmp_path / "t.json"))
+    written = command("trace", str(tmp_path / "t.json"))
     assert written.code == 1
     assert "nothing runs" in written.err
     assert not (tmp_path / "t.json").exists()
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [b'{"state":"levitating"}', b'{"seq":"x"}', b"[]", b"junk", b'{"changes":{}}'],
-)
 async def test_what_another_release_says_is_told_in_a_sentence(
-    controller: ScriptedController, paths: Paths, raw: bytes
+    controller: ScriptedController, paths: Paths
 ) -> None:
-    controller.raw = raw
     client = ControllerClient(paths)
-    if raw != b'{"changes":{}}':
-        with pytest.raises(ControllerError, match=r"not understood.*another release"):
+    said = r"not understood.*another release"
+    for raw in (b'{"state":"levitating"}', b'{"seq":"x"}', b"[]", b"junk"):
+        controller.raw = raw
+        with pytest.raises(ControllerError, match=said):
             await client.snapshot()
-    controller.raw = raw if raw.startswith(b'{"ch') else b'{"snapshot":' + raw + b"}"
-    with pytest.raises(ControllerError, match=r"not understood.*another release"):
+        controller.raw = b'{"snapshot":' + raw + b"}"
+        with pytest.raises(ControllerError, match=said):
+            await anext(client.snapshots())
+    controller.raw = b'{"changes":{}}'
+    with pytest.raises(ControllerError, match=said):
         await anext(client.snapshots())
 
 
-async def test_without_terminal_option_is_named(controller: ScriptedController) -> None:
+def test_without_terminal_option_is_named(controller: ScriptedController) -> None:
     """And the peer that then waits can be added again, with the option."""
-    told = await command("peers", "add", "mini")
+    told = command("peers", "add", "mini")
     assert told.code == 1
     assert "? If it is, add it with --accept-host-key SHA256:abc" in told.err
     assert "\x1b" not in told.err
-    again = await command("peers", "add", "mini", "--accept-host-key", "SHA256:abc")
+    again = command("peers", "add", "mini", "--accept-host-key", "SHA256:abc")
     assert again.code == 0
     assert controller.asked == ["add mini", "answer mini SHA256:abc"]
 
 
-async def test_a_known_machine_is_listed_and_added_by_its_name(
+def test_a_known_machine_is_listed_and_added_by_its_name(
     controller: ScriptedController,
 ) -> None:
     """Its host key must be the one that the other console trusts."""
@@ -238,16 +248,16 @@ async def test_a_known_machine_is_listed_and_added_by_its_name(
         fingerprints=("SHA256:x", "SHA256:abc"),
     )
     controller.told = (right, KnownMachine(name="mini", address="mini"))
-    (line,) = (await command("peers", "list")).out.splitlines()[1:]
+    (line,) = command("peers", "list").out.splitlines()[1:]
     assert line.split()[:2] == ["nuc", "known"]
     assert "told by mac: dllm-tui peers add nuc" in line
-    added = await command("peers", "add", "nuc")
+    added = command("peers", "add", "nuc")
     assert added.code == 0
     assert "ada@10.0.0.8" in added.out
     assert controller.asked == ["add nuc", "answer nuc SHA256:abc"]
     controller.peers.clear()
     controller.told = (msgspec.structs.replace(right, fingerprints=("SHA256:x",)),)
-    wrong = await command("peers", "add", "nuc")
+    wrong = command("peers", "add", "nuc")
     assert wrong.code == 1
     assert "Its host key is SHA256:abc, not SHA256:x" in wrong.err
 
@@ -287,31 +297,27 @@ def read_until(descriptor: int, mark: bytes) -> bytes:
     return seen
 
 
-async def test_models_are_listed(home: Path) -> None:
-    """By a real controller: the bundled one is always there."""
-    listed = await command("models")
+def test_a_controller_lists_models_and_tries_again_to_reach_a_peer(home: Path) -> None:
+    """A real one: that was started for the first command."""
+    assert command("peers", "-o", "name").out == ""
+    listed = command("models")
     assert listed.code == 0
     (line,) = [one for one in listed.out.splitlines() if "dllm-demo" in one]
     assert line.split()[-5:] == ["12", "llama", "F16", "local", "-"], line
-    found = json.loads((await command("models", "--json")).out)["models"]
+    found = json.loads(command("models", "--json").out)["models"]
     assert str(MODEL_PATH) in [model["path"] for model in found]
-
-
-async def test_an_address_that_is_none_is_a_mistake_of_usage(home: Path) -> None:
-    told = await command("peers", "add", "x", "--bare", "127.0.0.1:99999")
-    assert (told.code, told.out) == (2, "")
-    assert "'127.0.0.1:99999' is no address of an rpc-server" in told.err
-    assert (await command("peers", "-o", "name")).out == ""
-
-
-async def test_a_peer_that_cannot_be_reached_is_tried_again(home: Path) -> None:
-    """By the controller that adding it started."""
-    added = await command("peers", "add", "nobody.invalid", "--name", "x")
+    (controller,) = controllers_of(home)
+    added = command("peers", "add", "nobody.invalid", "--name", "x")
     assert added.code == 1
     assert "Added x, but it cannot be reached" in added.err
-    (controller,) = controllers_of(home)
-    await asyncio.sleep(1.0)
+    time.sleep(1.0)
     assert controllers_of(home) == [controller]
+
+
+def test_an_address_that_is_none_is_a_mistake_of_usage(home: Path) -> None:
+    told = command("peers", "add", "x", "--bare", "127.0.0.1:99999")
+    assert (told.code, told.out) == (2, "")
+    assert "'127.0.0.1:99999' is no address of an rpc-server" in told.err
 
 
 async def test_interrupted_launches_leave_nothing(home: Path, paths: Paths) -> None:
@@ -327,7 +333,7 @@ async def test_names_that_are_no_text_are_told(home: Path) -> None:
     (home / "bad").write_bytes(b"GGUF")
     os.rename(home / "bad", name)
     for args in (("models", "show", name), ("up", name)):
-        told = await command(*args)
+        told = await done(await begun(*args))
         assert told.code in (1, 2)
         assert "dllm-tui: " in told.err
         assert not processes_of(home)

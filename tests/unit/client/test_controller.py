@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -30,22 +30,32 @@ from backends.controller.lock import lock_holder
 from backends.controller.responses import Listening
 from backends.demo import MODEL_PATH
 from backends.errors import ControllerError
-from backends.paths import Paths
+from backends.paths import Paths, user_paths
 from backends.planning.proposal import local_workers
 from backends.split.layout import make_split
 from backends.state import API_VERSION, Ask, ClusterState, Plan, ServerSettings
 from backends.tasks import forever
+from tests.kit.forking import ForkingPopen
 from tests.kit.processes import processes_of
 from tests.kit.waiting import until
-from tests.unit.client.conftest import controllers_of
+from tests.unit.client.conftest import controllers_of, new_home
+
+
+@pytest.fixture(scope="module")
+def standing() -> Iterator[Paths]:
+    """One controller for all tests that leave it as it was."""
+    with pytest.MonkeyPatch.context() as patch, new_home(patch):
+        if sys.platform == "linux":
+            patch.setattr(subprocess, "Popen", ForkingPopen)
+        client = ControllerClient(paths := user_paths())
+        asyncio.run(client.start())
+        assert client.started_controller
+        yield paths
 
 
 @pytest.fixture
-async def client(paths: Paths) -> ControllerClient:
-    client = ControllerClient(paths)
-    await client.start()
-    assert client.started_controller
-    return client
+def client(standing: Paths) -> ControllerClient:
+    return ControllerClient(standing)
 
 
 async def raw(paths: Paths, request: bytes) -> bytes:
@@ -62,15 +72,18 @@ def post(target: str, body: bytes) -> bytes:
 
 
 async def test_what_follows_changed_settings_finds_them_taken(
-    client: ControllerClient, paths: Paths
+    client: ControllerClient, standing: Paths
 ) -> None:
     for name in ("box", "attic"):
-        put_peer(paths, name, PeerConfig(bare="127.0.0.1:9"))
+        put_peer(standing, name, PeerConfig(bare="127.0.0.1:9"))
         await client.settings_taken()
         assert (await client.peers())[-1].name == name
-    paths.config_file.write_text("workers = 0\n")
+    standing.config_file.write_text("workers = 0\n")
     with pytest.raises(RequestFailed, match="workers cannot be 0"):
         await client.settings_taken()
+    standing.config_file.write_text("")
+    await client.settings_taken()
+    assert "box" not in [peer.name for peer in await client.peers()]
 
 
 async def test_a_controller_that_does_not_take_settings_is_waited_for_no_longer(
@@ -91,15 +104,6 @@ async def test_a_controller_that_does_not_take_settings_is_waited_for_no_longer(
     monkeypatch.setattr("backends.client.client.SETTINGS_S", 0.01)
     with pytest.raises(ControllerError, match="did not answer within"):
         await client.settings_taken()
-
-
-async def test_the_lock_tells_who_runs(client: ControllerClient, paths: Paths) -> None:
-    pid = (await client.snapshot()).controller_pid
-    holder = lock_holder(paths.lock)
-    assert holder is not None
-    assert (holder.api, holder.pid) == (API_VERSION, pid)
-    assert holder.socket == str(paths.socket)
-    assert paths.lock.parent == paths.state_dir
 
 
 async def test_one_started_too_late_does_not_stay(
@@ -123,51 +127,57 @@ async def test_one_started_too_late_does_not_stay(
     assert psutil.pid_exists(holder.pid)
 
 
-@pytest.mark.parametrize("what", ["socket", "directory"])
 async def test_a_socket_that_vanished_is_made_anew(
-    client: ControllerClient, paths: Paths, home: Path, what: str
+    client: ControllerClient, standing: Paths
 ) -> None:
     """The next question is answered by the same controller, and there is no other."""
     pid = (await client.snapshot()).controller_pid
-    if what == "socket":
-        paths.socket.unlink()
-    else:
-        shutil.rmtree(paths.runtime_dir)
-    snapshot = await ControllerClient(paths).snapshot()
-    assert snapshot.controller_pid == pid
-    assert len(controllers_of(home)) == 1
-    assert paths.socket.stat().st_mode & 0o777 == 0o600
-    assert paths.runtime_dir.stat().st_mode & 0o777 == 0o700
+    holder = lock_holder(standing.lock)
+    assert holder is not None
+    assert (holder.api, holder.pid) == (API_VERSION, pid)
+    assert holder.socket == str(standing.socket)
+    assert standing.lock.parent == standing.state_dir
+    for is_all_gone in (False, True):
+        standing.socket.unlink()
+        if is_all_gone:
+            shutil.rmtree(standing.runtime_dir)
+        assert (await ControllerClient(standing).snapshot()).controller_pid == pid
+        assert standing.socket.stat().st_mode & 0o777 == 0o600
+        assert standing.runtime_dir.stat().st_mode & 0o777 == 0o700
+    assert len(controllers_of(standing.state_dir.parent)) == 1
 
 
 async def test_a_session_with_another_runtime_directory_finds_it(
-    client: ControllerClient, home: Path, monkeypatch: pytest.MonkeyPatch
+    client: ControllerClient, standing: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = (await client.snapshot()).controller_pid
-    (home / "other").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "other"))
+    other = standing.state_dir / "other"
+    other.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))
     assert (await ControllerClient().snapshot()).controller_pid == pid
-    assert len(controllers_of(home)) == 1
+    assert len(controllers_of(standing.state_dir.parent)) == 1
 
 
-async def test_frozen_ones_are_named(client: ControllerClient, paths: Paths) -> None:
+async def test_frozen_ones_are_named(client: ControllerClient) -> None:
     pid = (await client.snapshot()).controller_pid
     os.kill(pid, signal.SIGSTOP)
-    with pytest.MonkeyPatch.context() as hasty:
-        hasty.setattr(client._connection, "_silence_s", 0.3)
-        silent = f"pid {pid}.*silent.*kill -CONT {pid}"
-        with pytest.raises(ControllerError, match=silent):
-            await client.snapshot()
-        with pytest.raises(ControllerError, match="silent"):
-            await client.stop()
-        with pytest.raises(ControllerError, match="silent"):
-            await anext(client.snapshots())
-    os.kill(pid, signal.SIGCONT)
+    try:
+        with pytest.MonkeyPatch.context() as hasty:
+            hasty.setattr(client._connection, "_silence_s", 0.3)
+            silent = f"pid {pid}.*silent.*kill -CONT {pid}"
+            with pytest.raises(ControllerError, match=silent):
+                await client.snapshot()
+            with pytest.raises(ControllerError, match="silent"):
+                await client.stop()
+            with pytest.raises(ControllerError, match="silent"):
+                await anext(client.snapshots())
+    finally:
+        os.kill(pid, signal.SIGCONT)
     assert (await client.snapshot()).controller_pid == pid
 
 
-async def test_a_quiet_stream_is_no_silent_one(paths: Paths) -> None:
-    client = ControllerClient(paths, silence_s=3.0)
+async def test_a_quiet_stream_is_no_silent_one(standing: Paths) -> None:
+    client = ControllerClient(standing, silence_s=3.0)
     began = asyncio.get_running_loop().time()
     stream = client.snapshots()
     first = await anext(stream)
@@ -194,18 +204,19 @@ BAD_REQUESTS = {
 
 
 async def test_bad_requests_get_a_sentence(
-    client: ControllerClient, paths: Paths
+    client: ControllerClient, standing: Paths
 ) -> None:
     for name, (request, status) in BAD_REQUESTS.items():
-        answer = await raw(paths, request)
+        answer = await raw(standing, request)
         assert answer.split()[1] == status, name
         assert b"Traceback" not in answer, name
-    assert "Traceback" not in paths.controller_log.read_text()
-
-
-async def test_names_with_slashes_and_spaces_arrive(client: ControllerClient) -> None:
+    assert "Traceback" not in standing.controller_log.read_text()
+    # Names with slashes and spaces arrive.
     with pytest.raises(RequestFailed, match="a b/c"):
         await client.remove_peer("a b/c")
+    with pytest.raises(RequestFailed, match="no NUL character") as refused:
+        await client.inspect("/models/a\0b.gguf")
+    assert refused.value.value.what
 
 
 async def test_broken_settings_are_told_and_stop_no_stopping(paths: Paths) -> None:
@@ -221,25 +232,29 @@ async def test_broken_settings_are_told_and_stop_no_stopping(paths: Paths) -> No
     assert not await client.running()
 
 
-async def test_shutdown_leaves_nothing(client: ControllerClient, home: Path) -> None:
-    await client.shutdown()
-    assert not await client.running()
-    await until(lambda: not processes_of(home), "the end of the controller")
-
-
 async def test_what_somebody_did_is_told_with_who_it_was(
-    client: ControllerClient, paths: Paths
+    paths: Paths, home: Path
 ) -> None:
     """The kernel says which process asked; the events outlive the controller."""
+    client = ControllerClient(paths)
+    await client.tell_built("built llama.cpp 7")
+    assert not await client.running()
+    await client.start()
+    await client.tell_built("built llama.cpp 8")
     token = ASKING.set(ClientFacts(program="console"))
     try:
         await client.add_peer("bare", bare="127.0.0.1:1")
         await client.remove_peer("bare")
     finally:
         ASKING.reset(token)
-    added, removed = await client.events()
-    assert added.text == "added the peer bare (127.0.0.1:1)"
-    assert removed.text == "removed the peer bare"
+    events = await client.events()
+    assert [(event.number, event.text) for event in events] == [
+        (1, "built llama.cpp 7"),
+        (2, "built llama.cpp 8"),
+        (3, "added the peer bare (127.0.0.1:1)"),
+        (4, "removed the peer bare"),
+    ]
+    added, removed = events[2:]
     assert added.by.program == "console"
     assert added.by.pid == os.getpid()
     assert added.by.user == psutil.Process().username()
@@ -247,18 +262,9 @@ async def test_what_somebody_did_is_told_with_who_it_was(
     assert (await client.snapshot()).last_event == removed.number
     assert await client.events(after=added.number) == (removed,)
     await client.shutdown()
-    assert await client.events() == (added, removed)
+    assert await client.events() == events
     assert not await client.running(), "looking at them starts no controller"
-
-
-async def test_engine_built_without_controller_is_told_by_next(paths: Paths) -> None:
-    client = ControllerClient(paths)
-    await client.tell_built("built llama.cpp 7")
-    assert not await client.running()
-    await client.start()
-    await client.tell_built("built llama.cpp 8")
-    built = [(event.number, event.text) for event in await client.events()]
-    assert built == [(1, "built llama.cpp 7"), (2, "built llama.cpp 8")]
+    await until(lambda: not processes_of(home), "the end of the controller")
 
 
 async def test_a_state_folder_that_cannot_be_written_is_told(paths: Paths) -> None:
@@ -306,12 +312,6 @@ async def test_a_thousand_at_once_are_all_let_in(paths: Paths) -> None:
                 knock.close()
 
 
-async def test_path_that_no_file_can_have_is_refused(client: ControllerClient) -> None:
-    with pytest.raises(RequestFailed, match="no NUL character") as refused:
-        await client.inspect("/models/a\0b.gguf")
-    assert refused.value.value.what
-
-
 # --- A controller of another release: an older one is replaced, a newer one named ---
 
 OTHER_RELEASE = """
@@ -335,17 +335,6 @@ async def started(paths: Paths, api: int) -> subprocess.Popen[bytes]:
     return process
 
 
-async def test_an_older_controller_is_replaced(home: Path, paths: Paths) -> None:
-    old = await started(paths, API_VERSION - 1)
-    client = ControllerClient(paths)
-    snapshot = await client.snapshot()
-    assert await asyncio.to_thread(old.wait, 5) == 0
-    assert snapshot.controller_pid != old.pid
-    holder = lock_holder(paths.lock)
-    assert holder is not None
-    assert (holder.pid, holder.api) == (snapshot.controller_pid, API_VERSION)
-
-
 async def test_who_is_no_controller_is_named(home: Path, paths: Paths) -> None:
     paths.runtime_dir.mkdir(mode=0o700, exist_ok=True)
     runner = web.AppRunner(web.Application())
@@ -363,18 +352,7 @@ async def test_newer_ones_are_left_alone_and_named(home: Path, paths: Paths) -> 
     assert new.poll() is None
 
 
-async def test_two_clients_replace_older_one_together(home: Path, paths: Paths) -> None:
-    old = await started(paths, 1)
-    snapshots = await asyncio.gather(
-        *(ControllerClient(paths).snapshot() for _ in range(4))
-    )
-    pids = {snapshot.controller_pid for snapshot in snapshots}
-    assert len(pids) == 1
-    assert old.pid not in pids
-    os.kill(pids.pop(), 0)
-
-
-async def test_an_older_controller_stays_where_one_only_watches(
+async def test_an_older_one_is_replaced_once_unless_one_only_watches(
     home: Path, paths: Paths
 ) -> None:
     old = await started(paths, API_VERSION - 1)
@@ -383,6 +361,15 @@ async def test_an_older_controller_stays_where_one_only_watches(
         await ControllerClient(paths).snapshot()
     ASKING.reset(token)
     assert old.poll() is None
+    snapshots = await asyncio.gather(
+        *(ControllerClient(paths).snapshot() for _ in range(4))
+    )
+    assert await asyncio.to_thread(old.wait, 5) == 0
+    (pid,) = {snapshot.controller_pid for snapshot in snapshots}
+    assert pid != old.pid
+    holder = lock_holder(paths.lock)
+    assert holder is not None
+    assert (holder.pid, holder.api) == (pid, API_VERSION)
 
 
 # --- Its end -----------------------------------------------------------------------
@@ -481,8 +468,9 @@ PLAN = Plan(
 ELSEWHERE = make_split(12, ("local/CPU", "worker1/CPU", "mini/MTL0"), (0, 6, 7))
 
 
-async def test_it_is_refused_before_anything_is_touched(paths: Paths) -> None:
-    client = ControllerClient(paths)
+async def test_it_is_refused_before_anything_is_touched(
+    client: ControllerClient,
+) -> None:
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"ctx_size": -5}, "context of -5"),
         ({"ctx_size": 10**9}, "too large"),
@@ -506,4 +494,3 @@ async def test_it_is_refused_before_anything_is_touched(paths: Paths) -> None:
     snapshot = await client.snapshot()
     assert snapshot.state is ClusterState.IDLE
     assert snapshot.plan is None
-    await client.shutdown()

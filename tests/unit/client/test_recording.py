@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import zlib
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.client.client import ControllerClient
@@ -44,6 +45,7 @@ from backends.state import (
 )
 from backends.state.chats import chat_framed
 from backends.state.delta import framed
+from tests.kit.examples import FEW_OR_MANY
 from tests.kit.full_disk import little_room
 from tests.unit.state.scene import busy_scene
 
@@ -90,6 +92,11 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return recorder.file.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def whole(packed: bytes, tmp_path_factory: pytest.TempPathFactory) -> FlightRecord:
+    return read(packed, tmp_path_factory.mktemp("whole"))
+
+
 def unpacked(file: Path) -> bytes:
     return zlib.decompressobj(wbits=31).decompress(file.read_bytes())
 
@@ -100,52 +107,49 @@ def read(packed: bytes, folder: Path) -> FlightRecord:
     return FlightRecord.read(file)
 
 
-def test_every_moment_is_as_it_was(packed: bytes, tmp_path: Path) -> None:
-    record = read(packed, tmp_path)
+def test_every_moment_is_as_it_was(whole: FlightRecord) -> None:
     moments = [tick / PER_S + 0.01 for tick in range(TICKS)]
     for turn in (moments, moments[::-1]):
         for at_s in turn:
-            assert record.snapshot(at_s, "default") == scene(int(at_s * PER_S))
-    between = list(record.snapshots(2.0, 4.0, "default"))
+            assert whole.snapshot(at_s, "default") == scene(int(at_s * PER_S))
+    between = list(whole.snapshots(2.0, 4.0, "default"))
     assert [one.seq for one in between] == [scene(t).seq for t in range(9, 17)]
 
 
-def test_no_moment_is_far_from_a_whole_state(packed: bytes, tmp_path: Path) -> None:
-    kinds = [e.kind for e in read(packed, tmp_path).streams[SNAPSHOTS].entries]
+def test_no_moment_is_far_from_a_whole_state(whole: FlightRecord) -> None:
+    kinds = [e.kind for e in whole.streams[SNAPSHOTS].entries]
     wholes = [at for at, kind in enumerate(kinds) if kind == "whole"]
     assert wholes == list(range(0, TICKS, 5 * PER_S))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(cut=st.floats(0, 1))
-def test_a_file_that_breaks_off_is_whole_up_to_there(
-    cut: float, packed: bytes, tmp_path: Path
+@FEW_OR_MANY
+def test_a_file_that_breaks_off_or_is_damaged_is_refused_or_read_in_part(
+    n_examples: int, packed: bytes, whole: FlightRecord, tmp_path: Path
 ) -> None:
-    whole = read(packed, tmp_path)
-    try:
-        record = read(packed[: int(len(packed) * cut)], tmp_path)
-    except DllmError:
-        assert cut < 0.5, "the first entries are small"
-        return
-    assert record.duration_s <= whole.duration_s
-    at_s = record.duration_s
-    assert record.snapshot(at_s, "default") == whole.snapshot(at_s, "default")
+    @settings(max_examples=n_examples)
+    @given(cut=st.floats(0, 1))
+    def is_whole_up_to_there(cut: float) -> None:
+        try:
+            record = read(packed[: int(len(packed) * cut)], tmp_path)
+        except DllmError:
+            assert cut < 0.5, "the first entries are small"
+            return
+        at_s = record.duration_s
+        assert at_s <= whole.duration_s
+        assert record.snapshot(at_s, "default") == whole.snapshot(at_s, "default")
 
+    @settings(max_examples=n_examples)
+    @given(st.dictionaries(st.integers(0, len(packed) - 1), st.integers(0, 255)))
+    def is_refused_or_read(wrong: dict[int, int]) -> None:
+        damaged = bytearray(packed)
+        for at, byte in wrong.items():
+            damaged[at] = byte
+        with contextlib.suppress(DllmError):
+            record = read(bytes(damaged), tmp_path)
+            record.snapshot(record.duration_s, "default")
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(data=st.data())
-def test_a_damaged_file_is_refused_or_read_in_part(
-    data: st.DataObject, packed: bytes, tmp_path: Path
-) -> None:
-    damaged = bytearray(packed)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(packed) - 1))
-        damaged[at] = data.draw(st.integers(0, 255))
-    try:
-        record = read(bytes(damaged), tmp_path)
-        record.snapshot(record.duration_s, "default")
-    except DllmError:
-        pass
+    is_whole_up_to_there()
+    is_refused_or_read()
 
 
 @pytest.mark.parametrize(
