@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
 from aiohttp import web
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.gateway.target import Mode
+from tests.kit.examples import FEW_OR_MANY
 from tests.kit.waiting import until
-from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
+from tests.unit.gateway.standing import (
+    CHAT,
+    Handler,
+    Stage,
+    gateway,
+    streaming,
+    upstream,
+)
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
@@ -54,28 +63,34 @@ EVENTS = st.builds(
 ANSWERS = st.lists(EVENTS | st.binary(max_size=60), max_size=4)
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(path=PATHS, body=BODIES, answers=st.lists(ANSWERS, min_size=1, max_size=2))
+@FEW_OR_MANY
 def test_whatever_is_asked_and_answered_comes_to_an_end(
-    path: str, body: bytes, answers: list[list[bytes]], caplog: pytest.LogCaptureFixture
+    n_examples: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.clear()
-    status, raw = asyncio.run(_answered(path, body, answers))
-    assert status in (0, 200, 400, 503)
-    assert b"Traceback" not in raw
-    assert "Traceback" not in caplog.text
+    with asyncio.Runner() as runner:
+        opened = AsyncExitStack()
+        stage = runner.run(opened.enter_async_context(gateway()))
+
+        @settings(max_examples=n_examples)
+        @given(
+            path=PATHS, body=BODIES, answers=st.lists(ANSWERS, min_size=1, max_size=2)
+        )
+        def comes_to_an_end(path: str, body: bytes, answers: list[list[bytes]]) -> None:
+            status, raw = runner.run(_answered(stage, path, body, answers))
+            assert status in (0, 200, 400, 503)
+            assert b"Traceback" not in raw
+            assert "Traceback" not in caplog.text
+
+        comes_to_an_end()
+        runner.run(opened.aclose())
 
 
 async def _answered(
-    path: str, body: bytes, answers: list[list[bytes]]
+    stage: Stage, path: str, body: bytes, answers: list[list[bytes]]
 ) -> tuple[int, bytes]:
     seen: list[int] = []
 
-    def saying(number: int) -> object:
+    def saying(number: int) -> Handler:
         tell = streaming(*answers[number], broken=True)
 
         async def handler(request: web.BaseRequest) -> web.StreamResponse:
@@ -84,25 +99,23 @@ async def _answered(
 
         return handler
 
-    async with gateway() as stage:
+    async def ask() -> tuple[int, bytes]:
+        try:
+            return await stage.post(path, body)
+        except aiohttp.ClientError:
+            # An answer that was cut off in the middle of an event.
+            return 0, b""
 
-        async def ask() -> tuple[int, bytes]:
-            try:
-                async with stage.client.post(stage.url + path, data=body) as answer:
-                    return answer.status, await answer.read()
-            except aiohttp.ClientError:
-                # An answer that was cut off in the middle of an event.
-                return 0, b""
-
-        asking = asyncio.create_task(ask())
-        counts = stage.proxy.counters
-        for number in range(len(answers)):
-            async with upstream(saying(number)) as port:  # type: ignore[arg-type]
-                stage.serve(port, str(number))
-                await until(
-                    lambda one=number: (  # type: ignore[misc]
-                        asking.done() or (one in seen and counts.counts.waiting)
-                    )
+    stage.tell(mode=Mode.HOLD)
+    asking = asyncio.create_task(ask())
+    counts = stage.proxy.counters
+    for number in range(len(answers)):
+        async with upstream(saying(number)) as port:
+            stage.serve(port, str(number))
+            await until(
+                lambda one=number: (  # type: ignore[misc]
+                    asking.done() or (one in seen and counts.counts.waiting)
                 )
-        stage.tell(mode=Mode.END)
-        return await asking
+            )
+    stage.tell(mode=Mode.END)
+    return await asking

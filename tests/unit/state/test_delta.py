@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.state import (
@@ -26,6 +26,7 @@ from backends.state import (
 )
 from backends.state.base import Value, json_bytes, to_json
 from backends.state.delta import Frame, applied, diff, framed
+from tests.kit.examples import FEW_OR_MANY
 from tests.unit.state.scene import busy_scene
 
 names = st.sampled_from(["a", "b", "c", "d"])
@@ -84,14 +85,19 @@ def over_the_wire(frame: Frame) -> Frame:
     return msgspec.json.decode(msgspec.json.encode(frame), type=Frame)
 
 
-@given(st.lists(snapshots, min_size=2, max_size=4))
-def test_changes_give_every_snapshot_again(stream: list[ClusterSnapshot]) -> None:
-    sent: ClusterSnapshot | None = None
-    seen: ClusterSnapshot | None = None
-    for snapshot in stream:
-        seen = applied(over_the_wire(framed(snapshot, sent)), seen)
-        sent = snapshot
-        assert seen == snapshot
+@FEW_OR_MANY
+def test_changes_give_every_snapshot_again(n_examples: int) -> None:
+    @settings(max_examples=n_examples)
+    @given(st.lists(snapshots, min_size=2, max_size=4))
+    def are_the_same(stream: list[ClusterSnapshot]) -> None:
+        sent: ClusterSnapshot | None = None
+        seen: ClusterSnapshot | None = None
+        for snapshot in stream:
+            seen = applied(over_the_wire(framed(snapshot, sent)), seen)
+            sent = snapshot
+            assert seen == snapshot
+
+    are_the_same()
 
 
 def test_what_stays_is_neither_sent_nor_made_anew() -> None:
