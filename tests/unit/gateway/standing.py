@@ -58,6 +58,10 @@ class Stage:
         async with self.client.post(self.url + path, json=body) as answer:
             return answer.status, await answer.read()
 
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        async with self.client.post(self.url + path, data=body) as answer:
+            return answer.status, await answer.read()
+
     async def until(self, **counts: int) -> None:
         await until(
             lambda: all(
@@ -73,6 +77,7 @@ async def resumed(
     """The answer of several llama-servers, each after the one before broke off."""
     asking: asyncio.Task[tuple[int, bytes]] | None = None
     counts = stage.proxy.counters
+    before = counts.counts.continued + counts.counts.replayed
     for number, handler in enumerate(handlers):
         async with upstream(handler) as port:
             stage.tell(mode=Mode.SERVE, port=port, server=str(number), **told)
@@ -81,7 +86,8 @@ async def resumed(
                 await until(
                     lambda n=number: (  # type: ignore[misc]
                         counts.counts.waiting == 1
-                        and counts.counts.continued + counts.counts.replayed == n
+                        and counts.counts.continued + counts.counts.replayed
+                        == before + n
                     )
                 )
                 continue

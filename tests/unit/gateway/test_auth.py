@@ -8,7 +8,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,22 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from click.testing import CliRunner
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backends.errors import DllmError, UsageError
 from backends.gateway import auth
 from backends.gateway import server as server_module
 from backends.gateway.access import Access
-from backends.gateway.auth import Allowance, is_from_here
+from backends.gateway.auth import (
+    Allowance,
+    foreign_page,
+    is_from_here,
+    keys_in,
+)
 from backends.gateway.keys import Key, KeyFile, KeyRing
 from backends.paths import user_paths
+from tests.kit.examples import FEW_OR_MANY
 from tests.unit.gateway.standing import CHAT, Stage, gateway, upstream
 from tui.cli.main import cli
 
@@ -78,67 +84,56 @@ async def guarded(folder: Path) -> AsyncIterator[Guarded]:
             yield there
 
 
-@pytest.mark.parametrize(
-    "method", ["GET", "POST", "OPTIONS", "HEAD", "DELETE", "PROPFIND"]
-)
-async def test_without_a_key_nothing_but_401(tmp_path: Path, method: str) -> None:
+async def test_without_a_key_nothing_but_401(tmp_path: Path) -> None:
+    """In the shape of the API that was asked."""
     async with guarded(tmp_path) as there:
         there.keys.add("other")
-        for path in (CHAT, "/v1/models", "/health", "/metrics", "/", "/v1/messages"):
-            for given in ({}, {"Authorization": "Bearer dllm-x", "x_api_key": "other"}):
-                status, headers, _ = await there.ask(
-                    path, method=method, **ELSEWHERE, **given
-                )
-                assert status == HTTPStatus.UNAUTHORIZED
+        for method in ("GET", "POST", "OPTIONS", "HEAD", "DELETE", "PROPFIND"):
+            for path in (CHAT, "/v1/models", "/health", "/metrics", "/"):
+                status, headers, _ = await there.ask(path, method=method, **ELSEWHERE)
+                assert status == HTTPStatus.UNAUTHORIZED, (method, path)
                 assert headers["WWW-Authenticate"] == "Bearer"
-        assert not there.seen
-        assert there.stage.proxy.counters.counts.refused == 12
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("Forwarded", "Via", "x-real-ip", "True-Client-IP", "CF-Connecting-IP"),
-        *("X-Forwarded-For", "X-Forwarded-Host", "x-forwarded-proto"),
-    ],
-)
-async def test_what_a_proxy_adds_tells_of_a_machine(tmp_path: Path, name: str) -> None:
-    async with guarded(tmp_path) as there:
-        assert await there.status(**{name: "1.1 shop"}) == HTTPStatus.UNAUTHORIZED
-        secret = there.keys.add("laptop")
-        assert await there.status(**{name: "1.1 shop"}, x_api_key=secret) == 200
-
-
-def test_a_program_of_this_machine_is_one_also_once_it_has_left() -> None:
-    transport = mock.Mock()
-    transport.get_extra_info.return_value = None
-    request = make_mocked_request("POST", CHAT, transport=transport)
-    assert is_from_here(request.clone(remote="127.0.0.1"))
-    assert not is_from_here(request.clone(remote="10.0.0.9"))
-
-
-async def test_errors_have_the_shape_of_the_api(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as there:
-        error = json.loads((await there.ask(**ELSEWHERE))[2])["error"]
+        wrong = {"Authorization": "Bearer dllm-x", "x_api_key": "other", **ELSEWHERE}
+        error = json.loads((await there.ask(**wrong))[2])["error"]
         assert (error["code"], error["type"]) == (401, "authentication_error")
         said = json.loads((await there.ask("/v1/messages", **ELSEWHERE))[2])
         assert said["type"] == "error"
         assert said["error"]["type"] == "authentication_error"
+        assert not there.seen
+        assert there.stage.proxy.counters.counts.refused == 32
+
+
+def asked(remote: str = "127.0.0.1", **headers: str) -> web.BaseRequest:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    transport = mock.Mock()
+    # As of a client that has left.
+    transport.get_extra_info.return_value = None
+    request = make_mocked_request("POST", CHAT, headers=given, transport=transport)
+    return request.clone(remote=remote)
+
+
+def test_a_program_of_this_machine_is_one_unless_it_speaks_for_another() -> None:
+    assert is_from_here(asked())
+    assert not is_from_here(asked("10.0.0.9"))
+    for name in (
+        *("Forwarded", "Via", "x-real-ip", "True-Client-IP", "CF-Connecting-IP"),
+        *("X-Forwarded-For", "X-Forwarded-Host", "x-forwarded-proto"),
+    ):
+        assert not is_from_here(asked(**{name: "1.1 shop"})), name
 
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [
-        ("Authorization", "Bearer {}"),
-        ("authorization", "bearer  {} "),
-        ("x_api_key", "{}"),
-        ("X_API_KEY", " {}"),
-    ],
+    [("authorization", "bearer  {} "), ("x_api_key", "{}"), ("X_API_KEY", " {}")],
 )
-async def test_with_a_key_until_revoked(tmp_path: Path, name: str, form: str) -> None:
+def test_a_key_is_found_as_each_client_sends_it(name: str, form: str) -> None:
+    assert [*keys_in(asked(**{name: form.format("k")}))] == ["k"]
+
+
+async def test_with_a_key_until_revoked(tmp_path: Path) -> None:
     async with guarded(tmp_path) as there:
         secret = there.keys.add("laptop")
-        given = {name: form.format(secret), **ELSEWHERE}
+        given = {"Authorization": f"Bearer {secret}", **ELSEWHERE}
         assert await there.status(**given) == 200
         (_, body, headers) = there.seen.pop()
         assert body == b"{}"
@@ -164,51 +159,63 @@ async def test_the_key_of_llama_server_itself_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
+    "headers",
     [
-        ({}, 200),
-        ({"Host": "localhost:8090"}, 200),
-        ({"Host": "127.0.0.1"}, 200),
-        ({"Host": "[::1]:8090"}, 200),
-        ({"Host": "host.docker.internal:8090"}, 200),
-        ({"Host": "LocalHost."}, 200),
-        ({"Host": "evil.example:8090"}, 403),
-        ({"Host": "localhost.evil.example"}, 403),
-        ({"Host": "[::1"}, 403),
-        ({"Origin": "http://localhost:3000"}, 200),
-        ({"Origin": "vscode-webview://abc"}, 200),
-        ({"Origin": "http://tauri.localhost"}, 200),
-        ({"Origin": "https://evil.example"}, 403),
-        ({"Origin": "HTTPS://evil.example"}, 403),
-        ({"Origin": "null"}, 403),
-        ({"Host": "8.8.8.8:8090"}, 200),
-        ({"Origin": "http://8.8.8.8"}, 403),
-        ({"Origin": "http://8.8.8.8:8090"}, 403),
-        ({"Origin": "http://[2606:4700::1111]"}, 403),
-        ({"Origin": "http://[::ffff:8.8.8.8]"}, 403),
-        ({"Origin": "http://192.168.1.7:8080"}, 200),
-        ({"Origin": "http://[fd00::7]"}, 200),
-        ({"Origin": "http://127.0.0.2"}, 200),
-        ({"Origin": "http://[::1]"}, 200),
+        {},
+        {"Host": "localhost:8090"},
+        {"Host": "127.0.0.1"},
+        {"Host": "[::1]:8090"},
+        {"Host": "host.docker.internal:8090"},
+        {"Host": "LocalHost."},
+        {"Host": "8.8.8.8:8090"},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "vscode-webview://abc"},
+        {"Origin": "http://tauri.localhost"},
+        {"Origin": "http://192.168.1.7:8080"},
+        {"Origin": "http://[fd00::7]"},
+        {"Origin": "http://127.0.0.2"},
+        {"Origin": "http://[::1]"},
     ],
 )
-async def test_pages_of_other_sites_are_not_served(
-    tmp_path: Path, headers: dict[str, str], status: int
-) -> None:
-    async with guarded(tmp_path) as there:
-        assert await there.status(**headers) == status
-        assert len(there.seen) == (status == 200)
-        secret = there.keys.add("page")
-        assert await there.status(x_api_key=secret, **headers) == 200
+def test_a_page_of_this_machine_is_not_foreign(headers: dict[str, str]) -> None:
+    assert foreign_page(asked(**headers)) == ""
 
 
-async def test_a_page_at_a_public_address_of_this_machine_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example:8090"},
+        {"Host": "localhost.evil.example"},
+        {"Host": "[::1"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "HTTPS://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://8.8.8.8"},
+        {"Origin": "http://8.8.8.8:8090"},
+        {"Origin": "http://[2606:4700::1111]"},
+        {"Origin": "http://[::ffff:8.8.8.8]"},
+    ],
+)
+def test_a_page_of_another_site_is_foreign(headers: dict[str, str]) -> None:
+    assert foreign_page(asked(**headers))
+
+
+def test_a_page_at_a_public_address_of_this_machine_is_not_foreign(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(auth, "own_addresses", lambda: ("8.8.8.8",))
+    assert not foreign_page(asked(Origin="http://8.8.8.8:3000"))
+    assert foreign_page(asked(Origin="http://8.8.4.4:3000"))
+
+
+async def test_a_foreign_page_is_served_with_a_key_alone(tmp_path: Path) -> None:
     async with guarded(tmp_path) as there:
-        assert await there.status(Origin="http://8.8.8.8:3000") == 200
-        assert await there.status(Origin="http://8.8.4.4:3000") == 403
+        for foreign in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+            assert await there.status(**foreign) == 403
+            assert not there.seen
+            secret = there.keys.add(next(iter(foreign)))
+            assert await there.status(x_api_key=secret, **foreign) == 200
+            there.seen.clear()
 
 
 async def test_bodies_that_are_too_long(tmp_path: Path) -> None:
@@ -281,16 +288,20 @@ async def test_metrics_are_those_of_both(tmp_path: Path) -> None:
         assert "llamacpp" not in text
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
 async def test_who_connects_and_asks_nothing_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "FIRST_S", 0.2)
-    async with guarded(tmp_path) as there:
+
+    async def left(there: Guarded, begun: bytes) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
         writer.write(begun)
         assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
+
+    begun = b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"
+    async with guarded(tmp_path) as there:
+        await asyncio.gather(*(left(there, one) for one in begun))
 
 
 async def test_of_connections_without_a_request_only_so_many_are_kept(
@@ -363,37 +374,40 @@ HEADS = st.builds(
 TALK = st.lists(st.one_of(HEADS, st.binary(max_size=60)), min_size=1, max_size=3)
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(talk=TALK)
-@example(talk=[b"GET / HTTP/1.1\r\nHost: \x80\r\n\r\n"])
-@example(talk=[b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: http://\x80\r\n\r\n"])
+@FEW_OR_MANY
 def test_whatever_is_sent_gets_an_answer_or_an_end(
-    talk: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    n_examples: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.clear()
-    answer = asyncio.run(_said_to(b"".join(talk), tmp_path))
-    statuses = {int(found) for found in re.findall(rb"HTTP/1\.1 (\d+) ", answer)}
-    assert not statuses & {500, 502}
-    assert b"Traceback" not in answer
-    assert "Traceback" not in caplog.text
+    with asyncio.Runner() as runner:
+        stage = AsyncExitStack()
+        there = runner.run(stage.enter_async_context(guarded(tmp_path)))
+
+        @settings(max_examples=n_examples)
+        @given(talk=TALK)
+        @example(talk=[b"GET / HTTP/1.1\r\nHost: \x80\r\n\r\n"])
+        @example(talk=[b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: http://\x80\r\n\r\n"])
+        def is_answered(talk: list[bytes]) -> None:
+            answer = runner.run(_said_to(there, b"".join(talk)))
+            found = {int(one) for one in re.findall(rb"HTTP/1\.1 (\d+) ", answer)}
+            assert not found & {500, 502}
+            assert b"Traceback" not in answer
+            assert "Traceback" not in caplog.text
+
+        is_answered()
+        runner.run(stage.aclose())
 
 
-async def _said_to(raw: bytes, folder: Path) -> bytes:
-    async with guarded(folder) as there:
-        reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
-        writer.write(raw)
-        writer.write_eof()
-        try:
-            answer = await asyncio.wait_for(reader.read(), 60)
-        except ConnectionError:
-            answer = b""
-        writer.close()
-        assert await there.status() == 200
-        return answer
+async def _said_to(there: Guarded, raw: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
+    writer.write(raw)
+    writer.write_eof()
+    try:
+        answer = await asyncio.wait_for(reader.read(), 60)
+    except ConnectionError:
+        answer = b""
+    writer.close()
+    assert await there.status() == 200
+    return answer
 
 
 @pytest.fixture

@@ -42,42 +42,37 @@ def text_of(raw: bytes) -> str:
 
 
 async def undisturbed(path: str, body: dict[str, Any]) -> bytes:
-    async with upstream(Actor()) as port, gateway() as stage:
-        url = f"http://127.0.0.1:{port}{path}"
-        async with stage.client.post(url, json=body) as answer:
-            return await answer.read()
+    return b"".join([event async for event in Actor()._events(path, body)])
 
 
-@pytest.mark.parametrize(("path", "body"), ASKED)
-async def test_what_is_asked_for_besides_is_taken_out_again(
-    path: str, body: dict[str, Any]
-) -> None:
+async def test_what_is_asked_for_besides_is_taken_out_again() -> None:
     async with serving(Actor()) as stage:
-        assert await stage.ask(path, **body) == (200, await undisturbed(path, body))
+        for path, body in ASKED:
+            assert await stage.ask(path, **body) == (200, await undisturbed(path, body))
 
 
-@pytest.mark.parametrize("breaks_at", range(1, 10))
 @pytest.mark.parametrize(("path", "body"), ASKED)
 async def test_nothing_is_repeated_and_nothing_is_missing(
-    path: str, body: dict[str, Any], breaks_at: int
+    path: str, body: dict[str, Any]
 ) -> None:
     whole = await undisturbed(path, body)
-    first, second = Actor(breaks_at), Actor(number=2)
     async with gateway() as stage:
-        raw = await resumed(stage, path, body, first, second)
-        await stage.until(passed=1, continued=1, failed=0)
-    assert text_of(raw) == TEXT
-    assert len({event.get("id") for event in events(raw)}) == 1
-    assert raw.endswith(b"data: [DONE]\n\n") == whole.endswith(b"data: [DONE]\n\n")
-    last, expected = events(raw)[-1], events(whole)[-1]
-    assert last.get("usage", {}).get("completion_tokens") == (
-        len(ANSWER) if "usage" in expected else None
-    )
-    for name in ("tokens_predicted", "tokens_evaluated", "prompt", "stop_type"):
-        assert last.get(name) == expected.get(name)
-    timings = last["timings"]
-    assert timings["predicted_n"] == len(ANSWER)
-    assert timings["cache_n"] + timings["prompt_n"] == PROMPT
+        for at in range(1, 10):
+            raw = await resumed(stage, path, body, Actor(at), Actor(number=2))
+            await stage.until(passed=at, continued=at, failed=0)
+            assert text_of(raw) == TEXT, at
+            assert len({event.get("id") for event in events(raw)}) == 1, at
+            end = b"data: [DONE]\n\n"
+            assert raw.endswith(end) == whole.endswith(end), at
+            last, expected = events(raw)[-1], events(whole)[-1]
+            assert last.get("usage", {}).get("completion_tokens") == (
+                len(ANSWER) if "usage" in expected else None
+            ), at
+            for name in ("tokens_predicted", "tokens_evaluated", "prompt", "stop_type"):
+                assert last.get(name) == expected.get(name), at
+            timings = last["timings"]
+            assert timings["predicted_n"] == len(ANSWER), at
+            assert timings["cache_n"] + timings["prompt_n"] == PROMPT, at
 
 
 async def test_what_is_whole_but_for_its_end_is_ended() -> None:
@@ -132,23 +127,27 @@ async def test_it_is_told_at_the_end_where_that_is_asked_for() -> None:
     assert comment.startswith(b": healed 2, paused ")
 
 
-@pytest.mark.parametrize("limit", [3, 5, 9])
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_limit_is_that_of_the_whole_answer(path: str, limit: int) -> None:
+async def test_a_limit_is_that_of_the_whole_answer(path: str) -> None:
     """Also where it had been reached, and only the end was missing."""
-    body = {**BODIES[path], "n_predict": limit}
-    whole = await undisturbed(path, body)
-    breaks_at = len(events(whole)) - 1
     async with gateway() as stage:
-        raw = await resumed(stage, path, body, Actor(breaks_at), Actor(number=2))
-    assert text_of(raw) == text_of(whole)
-    last, expected = events(raw)[-1], events(whole)[-1]
-    assert last["timings"]["predicted_n"] == expected["timings"]["predicted_n"]
-    for name in ("stop_type", "generation_settings", "usage", "tokens_predicted"):
-        if name != "usage":
-            assert last.get(name) == expected.get(name)
-    if path != NATIVE:
-        assert last["choices"][0]["finish_reason"] == "length"
+        for limit in (3, 5, 9):
+            body = {**BODIES[path], "n_predict": limit}
+            whole = await undisturbed(path, body)
+            breaks_at = len(events(whole)) - 1
+            raw = await resumed(stage, path, body, Actor(breaks_at), Actor(number=2))
+            assert text_of(raw) == text_of(whole), limit
+            last, expected = events(raw)[-1], events(whole)[-1]
+            assert last["timings"]["predicted_n"] == expected["timings"]["predicted_n"]
+            for name in ("stop_type", "generation_settings", "tokens_predicted"):
+                assert last.get(name) == expected.get(name), limit
+            if path != NATIVE:
+                assert last["choices"][0]["finish_reason"] == "length", limit
+        limits = {"max_tokens": 9, "max_completion_tokens": 5}
+        body = {**BODIES[path], **limits}
+        raw = await resumed(stage, path, body, Actor(2), Actor(number=2))
+        assert text_of(raw) == "ab\xe4c", "of several llama-server's own counts"
+        assert events(raw)[-1]["timings"]["predicted_n"] == 5
 
 
 async def test_a_character_whose_tokens_are_not_known_has_it_told_once_more() -> None:
@@ -206,23 +205,21 @@ def error_of(raw: bytes) -> str:
     return str(events(raw)[-1]["error"]["message"])
 
 
-@pytest.mark.parametrize("mode", [Mode.HOLD, Mode.SERVE])
-@pytest.mark.parametrize(("path", "body"), ASKED)
-async def test_another_model_does_not_go_on(
-    path: str, body: dict[str, Any], mode: Mode
-) -> None:
+async def test_another_model_does_not_go_on() -> None:
     """Nor is it waited for."""
     second = Actor(number=2)
+    modes = Mode.HOLD, Mode.SERVE, Mode.HOLD, Mode.SERVE
     async with upstream(second) as other, gateway() as stage:
-        async with upstream(Actor(3)) as port:
-            stage.tell(mode=Mode.SERVE, port=port, server="0", weights="first")
-            asking = asyncio.create_task(stage.ask(path, **body))
-            await stage.until(waiting=1)
-        stage.tell(mode=mode, port=other, server="1", weights="second")
-        _, raw = await asyncio.wait_for(asking, 60)
-        await stage.until(failed=1, passed=0)
-    assert "another model takes its place" in error_of(raw)
-    assert second.asked == []
+        for number, (mode, (path, body)) in enumerate(zip(modes, ASKED, strict=True)):
+            async with upstream(Actor(3)) as port:
+                stage.tell(mode=Mode.SERVE, port=port, server="0", weights="first")
+                asking = asyncio.create_task(stage.ask(path, **body))
+                await stage.until(waiting=1)
+            stage.tell(mode=mode, port=other, server="1", weights="second")
+            _, raw = await asyncio.wait_for(asking, 60)
+            await stage.until(failed=number + 1, passed=0)
+            assert "another model takes its place" in error_of(raw), path
+            assert second.asked == []
 
 
 @pytest.mark.parametrize(
@@ -249,31 +246,19 @@ async def test_what_the_arguments_bind_is_told_once_more() -> None:
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_of_several_limits_the_one_of_llama_server_counts(path: str) -> None:
-    limits = {"max_tokens": 9, "max_completion_tokens": 5}
-    body = {**BODIES[path], **limits}
-    async with gateway() as stage:
-        raw = await resumed(stage, path, body, Actor(2), Actor(number=2))
-    assert text_of(raw) == "ab\xe4c"
-    assert events(raw)[-1]["timings"]["predicted_n"] == 5
-
-
-@pytest.mark.parametrize("breaks_at", range(1, 7))
-@pytest.mark.parametrize(("path", "body"), ASKED)
-async def test_what_may_begin_a_stop_word_is_not_lost(
-    path: str, body: dict[str, Any], breaks_at: int
-) -> None:
+async def test_what_may_begin_a_stop_word_is_not_lost(path: str) -> None:
     """Held back, the chat tells nothing of it but the text that comes after it."""
-    stop = {"stop": ["bad", "\nx", "\xe4z"]}
-    second = Actor(number=2)
+    body = {**BODIES[path], "stop": ["bad", "\nx", "\xe4z"]}
     async with gateway() as stage:
-        raw = await resumed(stage, path, {**body, **stop}, Actor(breaks_at), second)
-        await stage.until(passed=1, continued=1)
-    assert text_of(raw) == TEXT
-    assert events(raw)[-1]["timings"]["predicted_n"] == len(ANSWER)
-    if breaks_at in range(2, 6):
-        prompt = second.asked[-1][1]["prompt"]
-        assert prompt == ["asked", *ANSWER[: len(prompt) - 1]]
+        for at in range(1, 7):
+            second = Actor(number=2)
+            raw = await resumed(stage, path, body, Actor(at), second)
+            await stage.until(passed=at, continued=at)
+            assert text_of(raw) == TEXT, at
+            assert events(raw)[-1]["timings"]["predicted_n"] == len(ANSWER), at
+            if at in range(2, 6):
+                prompt = second.asked[-1][1]["prompt"]
+                assert prompt == ["asked", *ANSWER[: len(prompt) - 1]], at
 
 
 def stopping(breaks_at: int | None = None, number: int = 1) -> Actor:
@@ -282,21 +267,21 @@ def stopping(breaks_at: int | None = None, number: int = 1) -> Actor:
     return actor
 
 
-@pytest.mark.parametrize("breaks", [(3,), (2, 1)])
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_stop_word_ends_an_answer(path: str, breaks: tuple[int, ...]) -> None:
-    # Of the chat's events the first tells whose turn it is.
-    first, *others = (breaks[0] + (path == CHAT), *breaks[1:])
-    actors = [stopping(first), *(stopping(at, number=2) for at in others)]
-    actors.append(stopping(number=3))
+async def test_a_stop_word_ends_an_answer(path: str) -> None:
     async with gateway() as stage:
-        raw = await resumed(stage, path, {**BODIES[path], "stop": ["f"]}, *actors)
-        await stage.until(passed=1, continued=len(breaks))
-    assert text_of(raw) == "abe"
-    asked, body = actors[-1].asked[-1]
-    assert asked == path
-    assert body.get("prompt") in ("asked", None)
-    assert len({event.get("id") for event in events(raw)}) == 1
+        for breaks in ([3], [2, 1]):
+            # Of the chat's events the first tells whose turn it is.
+            first, *others = (breaks[0] + (path == CHAT), *breaks[1:])
+            actors = [stopping(first), *(stopping(at, number=2) for at in others)]
+            actors.append(stopping(number=3))
+            raw = await resumed(stage, path, {**BODIES[path], "stop": ["f"]}, *actors)
+            assert text_of(raw) == "abe", breaks
+            asked, body = actors[-1].asked[-1]
+            assert asked == path
+            assert body.get("prompt") in ("asked", None)
+            assert len({event.get("id") for event in events(raw)}) == 1, breaks
+        await stage.until(passed=2, continued=3)
 
 
 class Untold(Actor):

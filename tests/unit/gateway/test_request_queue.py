@@ -350,29 +350,28 @@ async def test_who_waits_for_the_end_of_a_drain_is_told_so() -> None:
         assert (status, b"drained" in body) == (503, True)
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "fragile"),
-    [
-        (CHAT, {"stream": True}, 0),
-        (CHAT, {"stream": True, "tools": [{"x": 1}]}, 1),
-        (CHAT, {"tools": [{"x": 1}]}, 0),
-        ("/v1/messages", {"stream": True}, 1),
-        ("/v1/messages", {}, 0),
-        ("/v1/responses", {"stream": True}, 1),
-    ],
-)
-async def test_what_a_relaunch_would_break_is_known_from_the_beginning(
-    path: str, body: dict[str, Any], fragile: int
-) -> None:
-    go_on = asyncio.Event()
-    rest = ENDED.get(path, WHOLE)
-    async with serving(streaming(go_on, *rest)) as stage:
-        asking = asyncio.create_task(stage.ask(path, **body))
-        await stage.until(in_flight=1)
-        assert stage.proxy.counts.fragile == fragile
-        go_on.set()
-        await asking
-        assert stage.proxy.counts.fragile == 0
+FRAGILE: list[tuple[str, dict[str, Any], int]] = [
+    (CHAT, {"stream": True}, 0),
+    (CHAT, {"stream": True, "tools": [{"x": 1}]}, 1),
+    (CHAT, {"tools": [{"x": 1}]}, 0),
+    ("/v1/messages", {"stream": True}, 1),
+    ("/v1/messages", {}, 0),
+    ("/v1/responses", {"stream": True}, 1),
+]
+
+
+async def test_what_a_relaunch_would_break_is_known_from_the_beginning() -> None:
+    async with gateway() as stage:
+        for path, body, fragile in FRAGILE:
+            go_on = asyncio.Event()
+            async with upstream(streaming(go_on, *ENDED.get(path, WHOLE))) as port:
+                stage.serve(port)
+                asking = asyncio.create_task(stage.ask(path, **body))
+                await stage.until(in_flight=1)
+                assert stage.proxy.counts.fragile == fragile, (path, body)
+                go_on.set()
+                await asking
+                assert stage.proxy.counts.fragile == 0
 
 
 async def test_a_stream_that_turns_out_to_reason_is_known_too() -> None:
