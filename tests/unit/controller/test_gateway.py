@@ -53,6 +53,7 @@ async def test_a_port_that_was_taken_for_a_moment_was_taken(
     assert "choose another port (--port, api_port)" in refused.value.hint
 
 
+@pytest.mark.usefixtures("forking")
 def test_one_whose_port_is_taken_ends_with_that(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

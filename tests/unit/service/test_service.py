@@ -53,49 +53,51 @@ def test_systemd_reads_every_word_as_it_is_meant() -> None:
     assert words(unit, "Environment") == told
 
 
-def test_systemd_has_no_objection(tmp_path: Path) -> None:
-    file = tmp_path / "dllm-tui.service"
-    file.write_text(systemd_unit(ODD))
-    if not shutil.which("systemd-analyze"):
-        parsed = configparser.ConfigParser(interpolation=None, strict=False)
-        parsed.read(file)
-        assert parsed.sections() == ["Unit", "Service", "Install"]
-        return
-    # Beside a file that is right one that is not: it must be told of.
-    wrong = tmp_path / "wrong.service"
-    wrong.write_text(file.read_text().replace("=process", "=nonsense"))
-    said = {one.name: verified(one) for one in (file, wrong)}
-    assert said[file.name] == (0, "")
-    assert "nonsense" in said[wrong.name][1]
-
-
-def verified(unit: Path) -> tuple[int, str]:
+def verified(*units: Path) -> tuple[int, str]:
     done = subprocess.run(
-        ["systemd-analyze", "--user", "verify", str(unit)],
-        env={**os.environ, "XDG_RUNTIME_DIR": str(unit.parent)},
+        ["systemd-analyze", "--user", "verify", *map(str, units)],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(units[0].parent)},
         capture_output=True,
         text=True,
         check=False,
     )
-    lines = done.stderr.splitlines()
-    return done.returncode, "\n".join(one for one in lines if unit.name in one)
+    names = [unit.name for unit in units]
+    lines = [x for x in done.stderr.splitlines() if any(name in x for name in names)]
+    return done.returncode, "\n".join(lines)
+
+
+def test_it_is_a_unit_file(tmp_path: Path) -> None:
+    file = tmp_path / "dllm-tui.service"
+    file.write_text(systemd_unit(ODD))
+    parsed = configparser.ConfigParser(interpolation=None, strict=False)
+    parsed.read(file)
+    assert parsed.sections() == ["Unit", "Service", "Install"]
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd")
-@pytest.mark.parametrize("folder", ["a b", "50%h", "$HOME", "a$b", 'q"', "o'b", "x\\"])
-def test_systemd_finds_a_program_in_an_odd_folder(tmp_path: Path, folder: str) -> None:
-    program = tmp_path / folder / "python"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    unit = tmp_path / "dllm-tui.service"
-    unit.write_text(systemd_unit(Service(argv=(str(program), "--stay"))))
-    assert verified(unit) == (0, "")
-    (line,) = [one for one in unit.read_text().splitlines() if "ExecStart" in one]
-    command = [word.replace("$$", "$") for word in words(line, "ExecStart")]
-    assert command[-2:] == [str(program), "--stay"]
-    assert command[:-2] in ([], ["/usr/bin/env"])
-    assert "$$" not in shlex.split(line.partition("=")[2])[0]
+def test_systemd_has_no_objection_and_finds_programs_in_odd_folders(
+    tmp_path: Path,
+) -> None:
+    units = [tmp_path / "odd-0.service"]
+    units[0].write_text(systemd_unit(ODD))
+    # Beside files that are right one that is not: it must be told of.
+    wrong = tmp_path / "wrong.service"
+    wrong.write_text(units[0].read_text().replace("=process", "=nonsense"))
+    assert "nonsense" in verified(wrong)[1]
+    for folder in ("a b", "50%h", "$HOME", "a$b", 'q"', "o'b", "x\\"):
+        program = tmp_path / folder / "python"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        text = systemd_unit(Service(argv=(str(program), "--stay")))
+        units.append(tmp_path / f"odd-{len(units)}.service")
+        units[-1].write_text(text)
+        (line,) = [one for one in text.splitlines() if "ExecStart" in one]
+        command = [word.replace("$$", "$") for word in words(line, "ExecStart")]
+        assert command[-2:] == [str(program), "--stay"]
+        assert command[:-2] in ([], ["/usr/bin/env"])
+        assert "$$" not in shlex.split(line.partition("=")[2])[0]
+    assert verified(*units) == (0, "")
 
 
 def test_what_it_starts_outlives_it() -> None:
@@ -131,6 +133,7 @@ def test_what_no_file_of_text_can_hold_is_refused(value: str) -> None:
         controller_service(user_paths(), {"PATH": value})
 
 
+@pytest.mark.usefixtures("forking")
 async def test_a_service_that_begins_and_ends_does_not_pass_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
