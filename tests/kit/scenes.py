@@ -321,9 +321,6 @@ class Scene:
     def lost(self, model: str) -> None:
         del self.models[model]
 
-    def found(self, model: str) -> None:
-        self.models[model] = replace(planned.model_of(), path=model)
-
     def speeds(self, *told: str) -> None:
         self.rates = {k: float(v) for k, v in (one.split("=") for one in told)}
 
@@ -452,9 +449,6 @@ class Scene:
     def fails(self, text: str) -> None:
         failure: Failure = self.now.failure
         assert text in failure.sentence, failure
-
-    def says(self, text: str) -> None:
-        assert text in self.now.message, self.now.message
 
     def address(self, url: str) -> None:
         assert self.now.api_url == url, self.now.api_url

@@ -115,7 +115,7 @@ ASKED_FOR = {
         dies bob; launch bob; until failed; generation 2
         """,
     "launches in a row go back to the last that served": """
-        serves ada; loads 600; launch bob; until loading
+        serves ada; loads 60; launch bob; until loading
         dies llama-server; launch other ada bob; wait 2; until serving; uses ada
         journal goal.rolled_back_to 1
         """,
@@ -279,7 +279,7 @@ DEATHS = {
         """,
     "a worker, again and again: it is done without": """
         serves ada bob; dies ada 9; kill ada; recovers; uses bob; runs bob llama-server
-        started ada 5; told "went on without ada"; stays serving 600
+        started ada 5; told "went on without ada"; stays serving 120
         """,
     "a worker, again and again, which is all there is": """
         serves ada; small local bob; dies ada 9; kill ada; until failed
@@ -288,14 +288,14 @@ DEATHS = {
     "llama-server, again and again: it is given up": """
         serves ada; dies llama-server 9; kill llama-server; until failed
         fails "5 times within two minutes of serving"; journal failure.served True
-        gateway runs; runs; gateway end; stays failed 600
+        gateway runs; runs; gateway end; stays failed 120
         """,
     "deaths far apart count anew": """
         serves ada; repeat 4 "kill llama-server" recovers; wait 121
         repeat 4 "kill llama-server" recovers
         """,
     "the time that loads take does not count": """
-        serves ada; loads 600; repeat 4 "kill llama-server" recovers; kill llama-server
+        serves ada; loads 60; repeat 4 "kill llama-server" recovers; kill llama-server
         until failed
         """,
     "deaths of others are counted for themselves": """
@@ -319,7 +319,7 @@ DEATHS = {
         """,
     "a worker that cannot be started again is done without": """
         serves ada bob; faulty engineless ada; kill ada; recovers 10; uses bob
-        told "ada has no llama.cpp with RPC: went on without ada"; stays serving 600
+        told "ada has no llama.cpp with RPC: went on without ada"; stays serving 120
         """,
     "a frozen process is told and touched by nobody": """
         serves ada; becomes ada "not responding"; looks-for-silent; stays serving 60
@@ -424,14 +424,14 @@ MACHINES = {
         """,
     "it is not taken back where that is not wanted": """
         settings "rejoin = 'never'"; serves ada bob; away ada; wait 70; until serving
-        back ada; stays serving 600; untold "launch again to use it"
+        back ada; stays serving 120; untold "launch again to use it"
         """,
     "one that is silent counts as away from its last sign of life": """
         serves ada bob; silent ada 40; wait 22; until serving 3; uses bob
         """,
     "one that asks for a password is waited for like one that is away": """
         serves ada bob; away ada; wait 70; until serving
-        faulty asking ada; back ada; stays serving 300
+        faulty asking ada; back ada; stays serving 120
         mended asking ada; recovers; uses ada bob
         """,
     "one that lost its power": """
@@ -588,7 +588,7 @@ DRAFTS = {
     "the fastest is chosen": """
         speeds none=20 ngram=25 small=60; asks 0; serves ada auto; wait 60
         until serving; drafts /small.gguf
-        told "Measured without a draft" "Chosen: with small"; stays serving 600
+        told "Measured without a draft" "Chosen: with small"; stays serving 120
         """,
     "none is chosen where none is faster": """
         speeds none=20 ngram=20 small=19; serves ada auto; wait 60; until serving

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import pytest
 
 from backends.config import Config
@@ -78,31 +76,19 @@ MACHINE = '[machines.a]\nmemory = "8 GiB"\nbandwidth = "20 GB/s"\n'
         ("", "has no machines"),
         ("machines = 3", "no table"),
         ("[machines", "no TOML"),
-        ("[" * 5000, "no TOML"),
         ("a = " + "[" * 5000, "too deep in one another"),
-        ("\0", "no TOML"),
-        (MACHINE + MACHINE, "no TOML (Cannot declare"),
         (MACHINE + "most = " + "9" * 5000, "too many digits"),
         (MACHINE + "most = 0x" + "f" * 6000, "very many digits is no number of layers"),
         (MACHINE.replace('"8 GiB"', "0x" + "f" * 6000), "no figure with a unit"),
-        (MACHINE.replace('"8 GiB"', "nan"), "nan is no figure with a unit"),
-        (MACHINE.replace("8 GiB", "inf GiB"), "no figure with a unit"),
         (MACHINE.replace("8 GiB", "0.0001 KiB"), "less than any machine has"),
         (MACHINE.replace("20 GB/s", f"0.{'0' * 305}1 GB/s"), "less than any machine"),
-        (
-            MACHINE + f'[network]\nrtt = "1 ms"\nrate = "0.{"0" * 300}1 MB/s"',
-            "less than",
-        ),
-        (MACHINE + "most = nan", "nan is no number of layers"),
         (MACHINE + "x" * 5000 + " = 1", "xxx…. Known"),
         (MACHINE + '"a\\nb" = 1', "unknown key 'a\\nb'"),
-        (MACHINE + '[machines.b]\nlike = "c\\nd"', "like 'c\\nd', which is no machine"),
         ('[machines.a]\nlike = "q"\n[machines."x\\ny"]', "'x\\ny' cannot be the name"),
         (MACHINE + '[machines.a.devices]\n"x\\ny" = 3', "'x\\ny' cannot be the name"),
         (MACHINE + '[machines.a.devices.CPU]\nmemory = "1 GiB"', "is there twice"),
         ("head = [1]\n" + MACHINE, "none of the machines"),
         ("head = false\n" + MACHINE, "none of the machines"),
-        ("head = { a = 1 }\n" + MACHINE, "none of the machines"),
         (MACHINE + '[[links]]\nbetween = [["a"], "a"]\nrtt = "1 ms"', "no machine"),
         (
             MACHINE
@@ -111,11 +97,9 @@ MACHINE = '[machines.a]\nmemory = "8 GiB"\nbandwidth = "20 GB/s"\n'
             + '[[links]]\nbetween = ["b", "a"]\nrtt = "2 ms"',
             "two links between a and b",
         ),
-        (MACHINE.replace("8 GiB", "8"), "no figure with a unit (KiB, MiB, GiB"),
         (MACHINE.replace("8 GiB", "8"), 'Write it like "16 GiB".'),
         (MACHINE.replace("20 GB/s", "20"), 'Write it like "16 GB/s".'),
         (MACHINE.replace("8 GiB", "8 parsecs"), "no figure with a unit"),
-        (MACHINE.replace('"8 GiB"', "8"), "no figure with a unit"),
         (MACHINE.replace("8 GiB", "-8 GiB"), "more than nothing"),
         (MACHINE.replace("8 GiB", "0 GiB"), "more than nothing"),
         (MACHINE.replace("8 GiB", "9" * 400 + " GiB"), "more than nothing"),
@@ -132,7 +116,6 @@ MACHINE = '[machines.a]\nmemory = "8 GiB"\nbandwidth = "20 GB/s"\n'
             '[machines.a]\nlike = "b"\n[machines.b]\nlike = "a"',
             "in a circle: a → b → a",
         ),
-        ('[machines.a]\nlike = "a"', "in a circle"),
         ('head = "x"\n' + MACHINE, "none of the machines"),
         (MACHINE + '[[links]]\nbetween = ["a"]\nrtt = "1 ms"', "no two ends"),
         (
@@ -145,13 +128,6 @@ MACHINE = '[machines.a]\nmemory = "8 GiB"\nbandwidth = "20 GB/s"\n'
         (MACHINE + '[network]\nrtt = "3 weeks"', "no figure with a unit"),
         (MACHINE + '[network]\nrtt = "1 ms"\njitter = "-1 ms"', "nothing or more"),
         (MACHINE + '[network]\nrtt = "1 ms"\nbetween = ["a", "a"]', "unknown key"),
-        (
-            MACHINE
-            + '[[links]]\nbetween = ["*", "*"]\nrtt = "1 ms"\n'
-            + '[network]\nrtt = "2 ms"',
-            "two links between * and *",
-        ),
-        (MACHINE + "like = false", "is like False, which is no machine"),
         (MACHINE + 'like = ["a"]', "is like ['a'], which is no machine"),
         (MACHINE.replace("8 GiB", "٣ GiB"), "no figure with a unit"),
         (MACHINE.replace("machines.a", 'machines."../a"'), "cannot be the name"),
@@ -181,7 +157,3 @@ def test_nonsense_is_one_sentence(text: str, says: str) -> None:
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 300
-
-
-def test_the_example_is_toml() -> None:
-    assert set(tomllib.loads(EXAMPLE)) == {"head", "machines", "network", "links"}
