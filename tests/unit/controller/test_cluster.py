@@ -207,7 +207,6 @@ PLAN_LONG = replace(
     ),
     ctx_size=1 << 16,
 )
-REST = plan_without(PLAN, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
 
 
 @pytest.fixture
@@ -288,10 +287,6 @@ async def test_nothing_waits_while_many_contexts_are_tried(
     await on(stage, BIG, little(3 * GIB)).instead_of(PLAN, None)
     assert threads
     assert threading.current_thread() not in threads
-
-
-def test_a_split_is_told_in_one_line() -> None:
-    assert counts_text(REST) == "13 on local/CPU"
 
 
 async def test_a_worker_that_was_given_up_is_remembered(stage: Stage) -> None:

@@ -240,14 +240,6 @@ def numbers(files: EventFiles) -> list[int]:
     return [event.number for event in files.read()]
 
 
-def test_events_come_back_as_they_were(add: Callable[..., EventFiles]) -> None:
-    add(1, "first")
-    assert [(e.number, e.text) for e in add(2, "second").read()] == [
-        (1, "first"),
-        (2, "second"),
-    ]
-
-
 def test_only_users_read_them(add: Callable[..., EventFiles], tmp_path: Path) -> None:
     add(1)
     (file,) = tmp_path.glob("*.jsonl")

@@ -24,7 +24,7 @@ from backends.link.transport import (
     PlainTransport,
     TransportKind,
 )
-from backends.link.wire import Line, PairLine, require_possible
+from backends.link.wire import Line, PairLine
 from backends.planning.relay_pairs import Pairing
 from backends.state import (
     LAB_DELAY_MAX_MS,
@@ -246,7 +246,3 @@ async def test_what_runs_goes_on_with_another_lab(tmp_path: Path) -> None:
     await links.go_on_with(SLOW)
     assert links.lab_of("w") == SLOW
     await links.unfollow()
-
-
-def test_the_limits_themselves_can_be_had() -> None:
-    require_possible(MOST)

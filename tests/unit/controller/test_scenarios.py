@@ -15,16 +15,12 @@ ASKED_FOR = {
         stop; until idle; runs; gateway gone
         told "stop: stopped the cluster" "stopped: Stopped:"; busy no
         """,
-    "with relays": """
-        serves ada bob relays
-        runs ada bob llama-server relay-ada relay-bob worker-relay-ada worker-relay-bob
-        stop; until idle; runs
-        """,
     "a way that every user of a machine can take is told once": """
         serves ada bob
         told "way: ada: any user of this machine can reach the worker" "way: bob"
         kill ada; until serving 20; untold "way:"
         stop; until idle; serves ada bob relays; untold "way:"
+        runs ada bob llama-server relay-ada relay-bob worker-relay-ada worker-relay-bob
         """,
     "with another machine as the head": """
         serves on ada bob relays; uses bob
@@ -69,12 +65,6 @@ ASKED_FOR = {
     "a launch while another one loads": """
         loads 600; launch ada; until loading
         loads 1; launch bob; until serving 20; runs bob llama-server; generation 2
-        """,
-    "another plan takes the place of one that serves": """
-        serves ada; serves bob; runs bob llama-server; started ada 1; generation 2
-        """,
-    "the same plan again changes nothing": """
-        serves ada; launch ada; stays serving 60; generation 1
         """,
     "who comes second is told": """
         replaces 0 ada; refused "came first" replaces 0 bob; until serving
@@ -476,6 +466,7 @@ CONTROLLERS = {
     "ends with no controller there are counted": """
         serves local
         repeat 3 "controller ends" "kill llama-server" "controller starts" recovers
+        told "died: llama-server was killed" "mended: llama-server was started again"
         wait 130; journal unwatched_deaths 0
         repeat 4 "controller ends" "kill llama-server" "controller starts" recovers
         controller ends; kill llama-server; controller starts; until failed
@@ -489,11 +480,6 @@ CONTROLLERS = {
     "a load goes on": """
         loads 30; launch local; until loading
         controller restarts; until serving; started llama-server 1
-        """,
-    "what ended meanwhile is started again": """
-        serves local; controller ends; kill llama-server; controller starts
-        until serving; started llama-server 2
-        told "died: llama-server was killed" "mended: llama-server was started again"
         """,
     "what ended before it ever served is brought up": """
         loads 60; launch ada; until loading
@@ -589,14 +575,6 @@ DRAFTS = {
         speeds none=20 ngram=25 small=60; asks 0; serves ada auto; wait 60
         until serving; drafts /small.gguf
         told "Measured without a draft" "Chosen: with small"; stays serving 120
-        """,
-    "none is chosen where none is faster": """
-        speeds none=20 ngram=20 small=19; serves ada auto; wait 60; until serving
-        drafts none; told "Chosen: without a draft"
-        """,
-    "nothing is measured while somebody is answered": """
-        speeds none=20 ngram=25 small=60; serves ada auto; asks 1; stays serving 120
-        untold Measured
         """,
     "a draft that breaks the server is given up": """
         speeds none=20 ngram=25 small=60; serves ada auto; wait 5; wait 3

@@ -177,15 +177,6 @@ def test_a_worker_without_an_answer_is_silent_until_the_relay_is() -> None:
     assert meter.link.unanswered_ms is None
 
 
-def test_passes_become_figures_per_token() -> None:
-    meter = LinkMeter("w")
-    meter.take(passes(one_pass(), one_pass(), one_pass(batch=512, rows=0)))
-    assert meter.link.round_trips_per_token == 1.0
-    assert meter.link.bytes_up_per_token == 2948
-    assert meter.link.compute_ms_per_token == 3.0
-    assert len(meter.link.passes) == 3
-
-
 def test_what_a_tunnel_takes_is_not_compute() -> None:
     meter = LinkMeter("w", lambda: 1.0)
     plain = LinkMeter("w")

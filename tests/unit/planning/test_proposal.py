@@ -330,13 +330,6 @@ def test_the_others_share_what_it_had() -> None:
     )
 
 
-def test_the_heads_cpu_does_it_alone_where_it_must() -> None:
-    plan = plan_for(PLAIN, ADA, peers=("ada",))
-    rest = plan_without(plan, ["ada"], MODEL, known(PLAIN, ADA))
-    assert rest.workers == ()
-    assert shares(rest) == {"local/CPU": 13}
-
-
 def test_a_device_that_took_no_part_takes_none_now() -> None:
     plan = plan_for(WITH_GPU, ADA, peers=("ada",), exclude=("local/CUDA0",))
     rest = plan_without(plan, ["ada"], MODEL, known(WITH_GPU, ADA))
@@ -347,14 +340,6 @@ def test_without_its_head_there_is_none() -> None:
     plan = plan_for(PLAIN, ADA, BOB, peers=("ada", "bob"), head="ada")
     with pytest.raises(PlanError, match="ada, which runs llama-server, is gone"):
         plan_without(plan, ["ada"], MODEL, known(PLAIN, ADA, BOB))
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    small, large = here(device("local", "CPU", 5000)), peer("ada", "CPU")
-    model = model_of()
-    plan = plan_for(small, large, peers=("ada",), model=model)
-    with pytest.raises(PlanError, match="local/CPU is too small for its share"):
-        plan_without(plan, ["ada"], model, known(small, large))
 
 
 def test_a_worker_is_left_out_whose_machine_is_there() -> None:
