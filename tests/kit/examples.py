@@ -1,4 +1,4 @@
-"""How many random examples a test tries."""
+"""The number of random examples that a test tries."""
 
 from __future__ import annotations
 
