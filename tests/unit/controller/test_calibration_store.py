@@ -31,7 +31,6 @@ from backends.state import (
     ClusterState,
     DeviceKind,
     EngineInfo,
-    EngineSource,
     Generation,
     Lab,
     Layer,
@@ -43,6 +42,7 @@ from backends.state import (
     Speed,
     SpeedSource,
 )
+from tests.unit.planning import machines
 from tests.unit.planning.machines import device, here, plan_for
 
 if TYPE_CHECKING:
@@ -68,13 +68,7 @@ LAB = Lab(latency_ms=10)
 
 
 def engine(version: str = "b1") -> EngineInfo:
-    return EngineInfo(
-        directory="/e",
-        source=EngineSource.CACHE,
-        server_path="/e/s",
-        worker_path="/e/w",
-        version=version,
-    )
+    return replace(machines.engine("e").info, version=version)
 
 
 def plan_of(*counts: int) -> Plan:
@@ -280,7 +274,7 @@ def test_a_lab_that_changed_while_a_link_was_not_told_of_begins_anew() -> None:
 async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
     book = CalibrationStore(tmp_path / "speeds.json")
 
-    async def machines() -> list[Peer]:
+    async def found() -> list[Peer]:
         return MACHINES
 
     def recorder(mode: str) -> tuple[RunRecorder, tuple[Link, ...]]:
@@ -294,7 +288,7 @@ async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
             links=links,
         )
         stores.append(store)
-        return RunRecorder(book, store, lambda: two(6, 7), machines), links
+        return RunRecorder(book, store, lambda: two(6, 7), found), links
 
     stores: list[SnapshotStore] = []
     plain, _ = recorder("plain")
@@ -350,12 +344,12 @@ async def test_a_run_of_what_serves_no_more_is_not_shown(tmp_path: Path) -> None
     links = (link("worker1"), link("worker2"))
     store.update(plan=plan_of(6, 7), model=MODEL, links=links, served_since=1.0)
 
-    async def machines() -> list[Peer]:
+    async def found() -> list[Peer]:
         store.update(served_since=2.0)
         return MACHINES
 
     book = CalibrationStore(tmp_path / "speeds.json")
-    recorder = RunRecorder(book, store, lambda: two(6, 7), machines)
+    recorder = RunRecorder(book, store, lambda: two(6, 7), found)
     recorder._watch.look(reading(0), links, {})
     recorder.look(reading(20))
     await recorder.settled()

@@ -25,8 +25,6 @@ from backends.state import (
     Device,
     DeviceMemory,
     DraftNow,
-    EngineInfo,
-    EngineSource,
     Failure,
     Link,
     MeasuredSplit,
@@ -48,18 +46,13 @@ from tests.unit.planning.machines import (
     PLAIN,
     WITH_GPU,
     device,
+    engine,
     plan_for,
 )
 from tui.model.editor import PlanEditor
 
 CPU, GPU = device("local", "CPU"), device("local", "CUDA0")
-ENGINE = EngineInfo(
-    directory="/e",
-    source=EngineSource.CACHE,
-    server_path="/e/s",
-    worker_path="/e/w",
-    devices=(GPU,),
-)
+ENGINE = replace(engine("e").info, devices=(GPU,))
 PLAN = plan_for(WITH_GPU, BOB, workers=1, peers=("bob",))
 HELD = ClusterMemory(
     plan=PLAN,
