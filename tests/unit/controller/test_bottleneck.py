@@ -43,12 +43,7 @@ def option(*held: int, layers: int = 48, **changes: Any) -> Option:
 
 
 def link(
-    worker: str,
-    *,
-    up_ms: float,
-    compute_ms: float,
-    pass_ms: float = 100,
-    **more: Any,
+    worker: str, *, up_ms: float, compute_ms: float, pass_ms: float = 100, **more: Any
 ) -> Link:
     return Link(
         worker=worker,
@@ -106,8 +101,7 @@ def test_what_is_not_surely_faster_is_no_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "pins"),
-    [((0, 10, 0, 39), ("mini/MTL0>=10",)), ((0, 0, 0, 49), ())],
+    ("held", "pins"), [((0, 10, 0, 39), ("mini/MTL0>=10",)), ((0, 0, 0, 49), ())]
 )
 def test_pins_hold_and_the_best_stays(
     held: tuple[int, ...], pins: tuple[str, ...]
@@ -148,9 +142,7 @@ def test_without_figures_it_says_why(links: tuple[Link, ...], said: str) -> None
 
 def drafted(plan: Plan) -> Plan:
     return replace(
-        plan,
-        server=ServerSettings(draft="ngram", draft_max=8),
-        speculation=NGRAM,
+        plan, server=ServerSettings(draft="ngram", draft_max=8), speculation=NGRAM
     )
 
 
@@ -198,9 +190,7 @@ def test_the_output_goes_to_the_device_that_need_not_send_it() -> None:
     order = ["studio/CPU", "studio/MTL0", "mini/MTL0"]
     pinned = make_split(48, order, [0, 41, 8])
     there = dataclasses.replace(
-        there,
-        plan=replace(there.plan, split=pinned),
-        pins=("mini/MTL0=8",),
+        there, plan=replace(there.plan, split=pinned), pins=("mini/MTL0=8",)
     )
     mini = link("mini", up_ms=60, compute_ms=5, lab=Lab(rate_mb_s=1))
     found = explained(there, mini)

@@ -144,10 +144,7 @@ def test_clusters_do_not_choose_the_same_port() -> None:
     [
         (None, {"bob"}),
         ({"default/bob"}, {"bob"}),
-        (
-            {"default/bob", "default/worker-relay-bob"},
-            {"bob", "worker-relay-bob"},
-        ),
+        ({"default/bob", "default/worker-relay-bob"}, {"bob", "worker-relay-bob"}),
         (set(), set()),
     ],
 )

@@ -61,9 +61,7 @@ class Machine:
         (load,) = plan_loads(self.model, plan)
         more = self.more_bytes * plan.ctx_size // TRAINED
         told = replace(
-            load.memory,
-            kv_bytes=load.kv_bytes + more,
-            source=MemorySource.ENGINE,
+            load.memory, kv_bytes=load.kv_bytes + more, source=MemorySource.ENGINE
         )
         return PlanMemory(devices=(told,), note=self.note)
 

@@ -26,12 +26,7 @@ from backends.link.transport import (
 )
 from backends.link.wire import Line, PairLine
 from backends.planning.relay_pairs import Pairing
-from backends.state import (
-    LAB_DELAY_MAX_MS,
-    LAB_RATE_MAX_MB_S,
-    Lab,
-    ServerSettings,
-)
+from backends.state import LAB_DELAY_MAX_MS, LAB_RATE_MAX_MB_S, Lab, ServerSettings
 from tests.kit.waiting import until
 
 

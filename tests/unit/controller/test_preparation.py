@@ -491,11 +491,7 @@ async def test_a_goal_not_served_looks_where_relays_are_met(tmp_path: Path) -> N
 
 def file(path: str, size_bytes: int = 9, problem: str = "") -> ModelFile:
     return ModelFile(
-        path=path,
-        name="m",
-        size_bytes=size_bytes,
-        source="models",
-        problem=problem,
+        path=path, name="m", size_bytes=size_bytes, source="models", problem=problem
     )
 
 

@@ -174,10 +174,7 @@ async def test_an_address_that_is_away_takes_the_api_from_nobody(host: str) -> N
 async def test_tls_with_a_certificate_and_with_the_next_one(tmp_path: Path) -> None:
     access = certify(tmp_path)
     trusting = ssl.create_default_context(cafile=access.certificate)
-    async with (
-        standing(access) as port,
-        aiohttp.ClientSession() as client,
-    ):
+    async with standing(access) as port, aiohttp.ClientSession() as client:
         url = f"https://localhost:{port}/"
         async with client.get(url, ssl=trusting) as answer:
             assert await answer.text() == "here"

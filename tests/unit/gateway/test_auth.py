@@ -25,12 +25,7 @@ from backends.errors import DllmError, UsageError
 from backends.gateway import auth
 from backends.gateway import server as server_module
 from backends.gateway.access import Access
-from backends.gateway.auth import (
-    Allowance,
-    foreign_page,
-    is_from_here,
-    keys_in,
-)
+from backends.gateway.auth import Allowance, foreign_page, is_from_here, keys_in
 from backends.gateway.keys import Key, KeyFile, KeyRing
 from backends.paths import user_paths
 from tests.kit.examples import FEW_OR_MANY

@@ -28,13 +28,7 @@ from backends.planning.relay_pairs import Pairing
 from backends.split.flags import Placement
 from backends.split.layout import make_split
 from backends.split.loads import plan_loads
-from backends.state import (
-    Peer,
-    Plan,
-    ProcessRole,
-    ProcessState,
-    WorkerSpec,
-)
+from backends.state import Peer, Plan, ProcessRole, ProcessState, WorkerSpec
 from tests.unit.planning.machines import (
     BARE,
     BOB,

@@ -37,10 +37,7 @@ def plan(mode: PairMode = PairMode.AUTO, *, relay: bool = True) -> Plan:
     ("mode", "beside"),
     [
         (PairMode.AUTO, {"worker-relay-bob": "bob"}),
-        (
-            PairMode.ALWAYS,
-            {"worker-relay-worker1": "local", "worker-relay-bob": "bob"},
-        ),
+        (PairMode.ALWAYS, {"worker-relay-worker1": "local", "worker-relay-bob": "bob"}),
         (PairMode.NEVER, {}),
     ],
 )

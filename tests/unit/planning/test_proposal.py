@@ -178,10 +178,7 @@ def test_the_layers_of_each_device(
     ],
 )
 def test_workers_and_the_order_of_devices(
-    machines: list[Peer],
-    asked: dict[str, Any],
-    workers: str,
-    devices: str,
+    machines: list[Peer], asked: dict[str, Any], workers: str, devices: str
 ) -> None:
     plan = plan_for(*machines, **asked)
     assert " ".join(worker.name for worker in plan.workers) == workers
