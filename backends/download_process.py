@@ -46,13 +46,7 @@ class DownloadFailure(Value, frozen=True, kw_only=True):
 async def downloaded(
     module: str, args: Sequence[str], what: str, env: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Download, None]:
-    """Run a module that downloads; the last value has a path. Closing this ends it.
-
-    Raises:
-        UsageError: the module refuses what it was asked for.
-        HostError: the disk takes no more.
-        DllmError: it cannot get it; the sentence says why and what to do.
-    """
+    """Run a module that downloads; the last value has a path. Closing this ends it."""
     whole = False
     async with aclosing(lines_of(module, args, what, Download, env)) as told:
         async for one in told:

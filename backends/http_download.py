@@ -184,7 +184,6 @@ def retried(
 
 @contextmanager
 def held(part: Path, name: str) -> Iterator[int]:
-    """The part, held by us alone."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(part, flags, 0o644)
     try:
@@ -345,7 +344,6 @@ def _is_local(error: Exception) -> bool:
 
 
 def require_disk_room(folder: Path, need_bytes: int) -> None:
-    """Refuse a download for which the disk has no room."""
     folder.mkdir(parents=True, exist_ok=True)
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < need_bytes + SPARE_BYTES:

@@ -21,11 +21,7 @@ ENDS_S = 3.0
 
 
 def editor_argv(environ: Mapping[str, str]) -> list[str]:
-    """Split the user's editor into a program and its arguments; no shell reads it.
-
-    Raises:
-        DllmError: none is set, or a quote in it is not closed.
-    """
+    """Split the user's editor into a program and its arguments; no shell reads it."""
     for name in VARIABLES:
         command = environ.get(name, "").strip()
         try:
@@ -45,9 +41,6 @@ async def edit_text(text: str) -> str:
 
     The terminal belongs to the editor meanwhile. The file is in a folder that only
     this user can read. Both are gone afterwards, with any backup beside it.
-
-    Raises:
-        DllmError: the editor does not start or fails, or the file comes back empty.
     """
     argv = editor_argv(os.environ)
     try:

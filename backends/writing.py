@@ -19,9 +19,6 @@ def write_private(
     """Replace a file atomically, readable by its owner only or by ``mode``.
 
     What is not ``durable`` need not outlive a power cut, and is not waited for.
-
-    Raises:
-        OSError: the directory or disk refuses it; the old file is untouched.
     """
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = file.with_name(f".{file.name}.{os.getpid()}-{get_ident()}.tmp")
@@ -52,11 +49,7 @@ def try_lock(descriptor: int, *, tries: int = 1, pause_s: float = 0.02) -> bool:
 
 
 def append_line(file: Path, line: bytes) -> None:
-    """Add a line, in one write; one that was torn off before it is ended first.
-
-    Raises:
-        OSError: the directory or disk refuses it.
-    """
+    """Add a line, in one write; one that was torn off before it is ended first."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -69,11 +62,7 @@ def append_line(file: Path, line: bytes) -> None:
 
 @contextmanager
 def set_aside(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A hidden file to write to, gone afterwards; what it became by then stays.
-
-    Raises:
-        OSError: the disk refuses it.
-    """
+    """A hidden file to write to, gone afterwards; what it became by then stays."""
     path = folder / f".{os.urandom(8).hex()}.tmp"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

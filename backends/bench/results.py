@@ -230,7 +230,6 @@ def _cpu_s(pid: int) -> float:
 
 
 def save(run: BenchRun, file: Path) -> None:
-    """Replace the file of a run, whole."""
     with disk_errors("write", file):
         write_private(file, msgspec.json.format(msgspec.json.encode(run), indent=1))
 
@@ -240,7 +239,6 @@ class _Formatted(Value, frozen=True, kw_only=True):
 
 
 def load(file: Path) -> BenchRun:
-    """Read the file of a run."""
     try:
         data = file.read_bytes()
         if (found := msgspec.json.decode(data, type=_Formatted).format) != FORMAT:

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 
 class NoSuchChat(DllmError):
-    """No chat is called so."""
+    pass
 
 
 class ChatsClient:

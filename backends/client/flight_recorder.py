@@ -98,11 +98,7 @@ def digest(body: object) -> str:
 
 
 class FlightRecorder:
-    """Writes what a connection receives; a thread of its own waits for the disk.
-
-    Raises:
-        DllmError: there is such a file already, or it cannot be written.
-    """
+    """Writes what a connection receives; a thread of its own waits for the disk."""
 
     def __init__(
         self,

@@ -72,8 +72,6 @@ def _unreadable(error: Exception) -> DllmError:
 
 
 class NotRecorded(DllmError):
-    """The record does not have it."""
-
     def __init__(self, what: str) -> None:
         super().__init__(f"This replay has no {what}: it was not asked for then")
 
@@ -148,11 +146,7 @@ class FlightRecord:
 
     @classmethod
     def read(cls, file: Path) -> FlightRecord:
-        """Read a record.
-
-        Raises:
-            DllmError: it cannot be read, is none, or is of a newer program.
-        """
+        """Read a record."""
         lines = iter(_lines(file))
         try:
             header = msgspec.json.decode(next(lines, b""), type=RecordHeader)

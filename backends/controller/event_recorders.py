@@ -185,8 +185,6 @@ class PeerRecorder:
 
 
 class WorkRecorder:
-    """Records the work of users on other machines."""
-
     def __init__(self, event_log: EventLog, by: Actor, peer: str) -> None:
         self._event_log = event_log
         self._by = by

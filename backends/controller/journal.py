@@ -168,9 +168,6 @@ class Journal:
         """Write the changed record, and go by it once it is written.
 
         What else changes meanwhile is changed in the same way.
-
-        Raises:
-            ControllerError: it cannot be written; the record is the one before.
         """
         self._is_committing = True
         changed = change(self.record)
@@ -219,11 +216,7 @@ class Journal:
         return _disk().submit(self._write, record)
 
     def _write(self, record: Record) -> None:
-        """Replace the file; one that wants nothing needs no room: none says the same.
-
-        Raises:
-            OSError: the directory or disk refuses it.
-        """
+        """Replace the file; a record that wants nothing needs no room."""
         try:
             write_private(self._file, json_bytes(record))
         except OSError as error:

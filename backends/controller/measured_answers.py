@@ -28,12 +28,7 @@ class MeasuredAnswers:
         """True if other requests or programs were at work during the last answer."""
 
     async def ask(self, prompt: str, tokens: int) -> AsyncGenerator[ChatDelta, None]:
-        """Yield an answer of so many tokens at most, as it comes.
-
-        Raises:
-            ProcessFailed: the cluster broke meanwhile.
-            ControllerError: nothing serves, or the answer was cut off.
-        """
+        """Yield an answer of so many tokens at most, as it comes."""
         request = ChatRequest(
             messages=(ChatMessage(role="user", content=prompt),),
             sampling=Sampling(temperature=0.0, seed=1, max_tokens=tokens),
@@ -55,11 +50,7 @@ class MeasuredAnswers:
         self._timings = last.timings
 
     def timings(self, hint: str) -> ChatTimings:
-        """Return llama-server's own timings of the last answer.
-
-        Raises:
-            ControllerError: it was too short to have a speed; ``hint`` says what to do.
-        """
+        """Return llama-server's own timings of the last answer."""
         if self._timings is None or not self._timings.tok_per_s:
             raise ControllerError("The answer was too short to measure", hint)
         return self._timings

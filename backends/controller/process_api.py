@@ -74,11 +74,7 @@ class ProcessApi:
         return json_response(cluster.store.snapshot)
 
     async def _asked(self, request: web.Request) -> ProcessRequest:
-        """The process that is meant, which lives.
-
-        Raises:
-            UsageError: there is none, or it is the whole's and not the cluster's.
-        """
+        """The process that is meant, which lives."""
         asked = await body(request, ProcessRequest)
         if asked.name in WHOLE:
             raise UsageError(

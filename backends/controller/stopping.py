@@ -28,8 +28,6 @@ GRACE_S = 5.0
 
 
 class MachineProcess(NamedTuple):
-    """A process directory and the machine it is on."""
-
     machine: str
     record: ProcessRecord
 

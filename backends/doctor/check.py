@@ -62,7 +62,6 @@ class Finding(Value, frozen=True, kw_only=True):
 def check_of(
     name: str, fine: str, findings: list[Finding], *, fix: str = "", unread: str = ""
 ) -> Check:
-    """One check of several machines: ``fine`` if there is no finding."""
     lines = [f"{one.machine}: {one.what}" for one in findings]
     worst = Verdict.OK
     for one in findings:

@@ -164,7 +164,6 @@ def described(orphan: Orphan) -> str:
 
 
 async def end_orphans(paths: Paths) -> list[Orphan]:
-    """End every orphan on this machine; those that were there."""
     async with local_host_for_now(paths.run_dir) as host:
         orphans = await host.orphans()
         names = {orphan.name for orphan in orphans}
@@ -211,11 +210,7 @@ def repairs_of(checks: Iterable[Check]) -> list[Repair]:
 
 
 async def do_repair(paths: Paths, repair: Repair) -> str:
-    """Do a repair and say so.
-
-    Raises:
-        DllmError: it failed; the sentence says why.
-    """
+    """Do a repair and say so."""
     match repair.kind:
         case RepairKind.END_ORPHANS:
             ended = await end_orphans(paths)

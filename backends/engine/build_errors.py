@@ -29,7 +29,6 @@ _NO_MATCH = re.compile(r"No matching distribution|Could not find a version")
 
 @contextmanager
 def disk_errors(where: Path, doing: Callable[[], str]) -> Iterator[None]:
-    """Errors of the disk as sentences."""
     try:
         yield
     except OSError as error:
@@ -46,7 +45,6 @@ def no_space(where: Path, doing: str) -> HostError:
 
 
 def require_build_room(where: Path, need_bytes: int) -> None:
-    """Refuse a build for which the disk has no room."""
     free_bytes = shutil.disk_usage(where).free
     if free_bytes < need_bytes:
         raise HostError(

@@ -64,7 +64,6 @@ class Toolchain(Value, frozen=True, kw_only=True):
 
 @cache
 def script(*names: str, package: str = "backends.engine.scripts") -> str:
-    """The text of the scripts of that name in a package, one after another."""
     folder = files(package)
     texts = (folder.joinpath(f"{name}.sh").read_text("utf-8") for name in names)
     return "\n".join(texts)

@@ -80,11 +80,7 @@ async def get_release(
     progress: Tell = lambda _: None,
     accelerator: str = "auto",
 ) -> EngineInfo:
-    """Get the archive that suits this machine, and try its programs.
-
-    Raises:
-        DllmError: there is none, it cannot be got, or it does not run here.
-    """
+    """Get the archive that suits this machine, and try its programs."""
     sight = await look(Here(os.environ), SEEN)
     machine = platform.system(), platform.machine()
     archives = archives_for(release, *machine, sight, accelerator)

@@ -106,7 +106,6 @@ def installed(paths: Paths) -> list[tuple[Path, Manifest]]:
 
 
 def accelerators(source: Source, paths: Paths) -> set[str]:
-    """The accelerators for which this source was built for this CPU."""
     here = host_cpu()
     return {
         manifest.accelerator

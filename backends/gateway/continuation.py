@@ -111,11 +111,7 @@ class Tokens:
         tokenize: Callable[[str], Awaitable[list[int]]],
         detokenize: Callable[[list[int]], Awaitable[str]],
     ) -> list[int]:
-        """The ids of all that the client has; what it has not is forgotten.
-
-        Raises:
-            CannotResume: they are not all known.
-        """
+        """The ids of all that the client has; what it has not is forgotten."""
         if self.why_not:
             raise CannotResume(self.why_not)
         del self._ids[self.sent :]
@@ -203,8 +199,6 @@ class Stopwatch:
 
 
 class CompletionEvent(Value, frozen=True):
-    """An event of ``/completion``."""
-
     content: str = ""
     tokens: tuple[int, ...] = ()
     stop: bool = False
@@ -584,8 +578,6 @@ class OpenAiAdapter(StreamAdapter):
 
 
 class CompletionsAdapter(OpenAiAdapter):
-    """``/v1/completions``."""
-
     drops = ("logprobs", "stream_options")
 
     def _text(self, choice: _Choice) -> str:

@@ -128,12 +128,7 @@ class KeyFile:
 
 
 def read_keys(file: Path) -> tuple[Key, ...]:
-    """Read a file of keys.
-
-    Raises:
-        OSError: it cannot be read.
-        DllmError: it says nothing that can be understood, or others could write it.
-    """
+    """Read a file of keys."""
     with file.open("rb") as stream:
         status = os.fstat(stream.fileno())
         if status.st_uid != os.getuid() or status.st_mode & _OTHERS_MAY_WRITE:

@@ -159,11 +159,7 @@ class Proxy:
     async def fetch(
         self, target: Target, asked: BufferedRequest, path: str, body: bytes
     ) -> bytes:
-        """Ask llama-server something of ours.
-
-        Raises:
-            CannotResume: it refuses to.
-        """
+        """Ask llama-server something of ours."""
         answer = await self._request(target, asked, path, body)
         raw = await answer.read()
         if answer.status != HTTPStatus.OK:

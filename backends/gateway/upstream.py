@@ -67,12 +67,7 @@ class UpstreamAnswer:
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     async def read(self) -> bytes:
-        """All of it; no more is read afterwards, whatever comes of it.
-
-        Raises:
-            aiohttp.ClientError: llama-server broke off.
-            OSError: the same.
-        """
+        """All of it; no more is read afterwards, whatever comes of it."""
         try:
             return await self.content.read()
         finally:

@@ -625,11 +625,7 @@ class AgentSession:
         suffix: str = "",
         whole: bool = False,
     ) -> list[FoundFile]:
-        """The files below some folders there whose names end like that, by path.
-
-        Raises:
-            HostError: there are too many to list, and the ``whole`` list is wanted.
-        """
+        """The files below some folders there whose names end like that, by path."""
         answer = await self._errand(
             "find",
             FIND_TIMEOUT_S,

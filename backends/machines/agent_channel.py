@@ -48,8 +48,6 @@ class Hello(Value, frozen=True, kw_only=True):
 
 
 class AgentProcess(Value, frozen=True, kw_only=True):
-    """A process directory, as an agent tells of it."""
-
     name: str
     pid: int
     alive: bool = False

@@ -162,11 +162,7 @@ class Machines(Protocol):
         """Every other machine as it is now, newer than any snapshot."""
 
     async def reached(self, names: Iterable[str]) -> None:
-        """Wait until these are connected.
-
-        Raises:
-            NeedsAnswer: one asks the user something.
-        """
+        """Wait until these are connected."""
 
 
 def stand_ins(

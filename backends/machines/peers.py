@@ -295,12 +295,7 @@ class Peers:
         return replace(found, workers=tuple(workers))
 
     async def begin_pairing(self, name: str, place: str) -> PeerPairing:
-        """Agree on digits with the worker at a place; an earlier pairing ends.
-
-        Raises:
-            UsageError: the place is none.
-            HostError: it does not pair now; it says why.
-        """
+        """Agree on digits with the worker at a place; an earlier pairing ends."""
         from backends.mesh.digits import begin_pairing
 
         if name:
@@ -332,11 +327,7 @@ class Peers:
         self._pairing_of(digits)[0].decide(agrees)
 
     async def pairing_outcome(self, digits: str) -> Peer:
-        """The new peer, once both sides have compared the digits.
-
-        Raises:
-            HostError: one of them refused, or took too long.
-        """
+        """The new peer, once both sides have compared the digits."""
         outcome = self._pairing_of(digits)[1]
         await asyncio.wait([outcome])
         if outcome.cancelled():

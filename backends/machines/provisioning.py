@@ -125,11 +125,7 @@ async def tools_of(shell: Shell) -> dict[str, Tool]:
 def toolchain_of(
     tools: dict[str, Tool], system: System, name: str, jobs: int
 ) -> Toolchain:
-    """Pick the compiler and tools of a peer called ``name``.
-
-    Raises:
-        CannotBuild: something is missing; it says what, and how to get it.
-    """
+    """Pick the compiler and tools of a peer called ``name``."""
     if "cxx" not in tools or "cc" not in tools:
         raise CannotBuild(f"{name} has no C++ compiler", _compiler_hint(system))
     cmake = tools.get("cmake")

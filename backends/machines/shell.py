@@ -257,7 +257,7 @@ class CannotBuild(ProvisionError):
 
 
 class WrongFile(ProvisionError):
-    """A file there is not what it should be."""
+    pass
 
 
 def peer_full(

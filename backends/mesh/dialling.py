@@ -107,11 +107,7 @@ async def said(made: socket.socket, words: bytes) -> socket.socket:
 
 
 async def sooner(first: Way, second: Way, head_start_s: float) -> socket.socket:
-    """The socket of whichever connects first, as by happy eyeballs.
-
-    Raises:
-        HostError: neither does; it says why.
-    """
+    """The socket of whichever connects first, as by happy eyeballs."""
     tasks = [asyncio.ensure_future(first())]
     taken: asyncio.Future[socket.socket] | None = None
     try:
@@ -177,11 +173,7 @@ async def _begins(made: socket.socket) -> bytes:
 
 
 async def dial_any(places: Sequence[str]) -> socket.socket:
-    """Connect to the first place that answers.
-
-    Raises:
-        HostError: none does.
-    """
+    """Connect to the first place that answers."""
     why = "nobody answers"
     for one in places:
         host, _, port = one.rpartition(":")
@@ -199,11 +191,7 @@ async def dial_any(places: Sequence[str]) -> socket.socket:
 
 
 def listening_at(address: str, port: int) -> socket.socket:
-    """A listening socket; ``::`` is every address, of IPv4 too.
-
-    Raises:
-        HostError: the port cannot be had.
-    """
+    """A listening socket; ``::`` is every address, of IPv4 too."""
     try:
         dual = address == "::" and socket.has_dualstack_ipv6()
         if address == "::" and not dual:

@@ -289,11 +289,7 @@ class DigitsPairing:
             _say(self._process.stdin, DigitsStep(agrees=agrees))
 
     async def outcome(self) -> None:
-        """Wait until both sides have agreed.
-
-        Raises:
-            HostError: one did not.
-        """
+        """Wait until both sides have agreed."""
         try:
             async with asyncio.timeout(COMPARE_S + STEP_S):
                 answer = await _heard(self._process.stdout, PairAnswer)
@@ -309,11 +305,7 @@ class DigitsPairing:
 
 
 async def begin_pairing(place: str, key_file: Path, name: str) -> DigitsPairing | None:
-    """Agree on digits with the worker at a place; None where no worker listens.
-
-    Raises:
-        HostError: it does not pair now; it says why.
-    """
+    """Agree on digits with the worker at a place; None where no worker listens."""
     key = await asyncio.to_thread(own_key, key_file)
     try:
         made = await dial_any([place])

@@ -52,11 +52,7 @@ _ID = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 
 async def _responder_on(interfaces: Sequence[str] = ()) -> AsyncZeroconf:
-    """Send and hear multicast on some interfaces, else on all.
-
-    Raises:
-        HostError: this machine cannot.
-    """
+    """Send and hear multicast on some interfaces, else on all."""
     # Only who announces or looks needs it, and its import takes a while.
     await asyncio.to_thread(importlib.import_module, "zeroconf.asyncio")
     from zeroconf import InterfaceChoice, IPVersion
@@ -83,11 +79,7 @@ def _no_multicast(error: Exception) -> HostError:
 async def announced(
     worker: FoundWorker, addresses: Sequence[str]
 ) -> AsyncIterator[None]:
-    """Say on the network that a worker is here, and at the end that it is gone.
-
-    Raises:
-        HostError: this machine sends no multicast.
-    """
+    """Say on the network that a worker is here, and at the end that it is gone."""
     # At one address alone it is announced there alone.
     responder = await _responder_on(addresses if len(addresses) == 1 else ())
     from zeroconf import Error

@@ -19,11 +19,7 @@ _FOR_OTHERS = 0o077
 
 
 def own_key(file: Path) -> asyncssh.SSHKey:
-    """Our key; made at its first use.
-
-    Raises:
-        HostError: it cannot be read or written, or others can read it.
-    """
+    """Our key; made at its first use."""
     try:
         if not file.exists():
             made = asyncssh.generate_private_key(KIND)
@@ -51,7 +47,6 @@ def public_line(key: asyncssh.SSHKey) -> str:
 
 
 def raw_of(key: asyncssh.SSHKey) -> bytes:
-    """The 32 bytes of a public key, for a token."""
     return key.public_data[-32:]
 
 
@@ -62,11 +57,7 @@ def line_of_raw(raw: bytes) -> str:
 
 
 def key_of_line(line: str) -> asyncssh.SSHKey:
-    """Read a public key; only Ed25519 counts.
-
-    Raises:
-        HostError: it is none.
-    """
+    """Read a public key; only Ed25519 counts."""
     try:
         key = asyncssh.import_public_key(line)
     except (ValueError, OverflowError) as error:

@@ -99,11 +99,7 @@ class PairingFile:
         self._pairings = Pairings()
 
     def read(self) -> Pairings:
-        """The pairings as they are now; read only if the file has changed.
-
-        Raises:
-            HostError: it cannot be read.
-        """
+        """The pairings as they are now; read only if the file has changed."""
         try:
             status = self.path.stat()
             if (status.st_ino, status.st_mtime_ns) != self._seen:
@@ -140,11 +136,7 @@ class PairingFile:
             os.close(lock)
 
     def hold(self) -> int:
-        """Be the one that lends this machine, while the descriptor is open.
-
-        Raises:
-            HostError: another does already.
-        """
+        """Be the one that lends this machine, while the descriptor is open."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         held = os.open(self.path.with_suffix(".held"), os.O_RDWR | os.O_CREAT, 0o600)
         if not try_lock(held):
@@ -175,11 +167,7 @@ class PairingFile:
         self.change(changed)
 
     def pair(self, secret: bytes, console: PairedConsole) -> None:
-        """Use an invitation up, and remember the console that had it.
-
-        Raises:
-            HostError: the secret is good no more, or never was.
-        """
+        """Use an invitation up, and remember the console that had it."""
 
         def changed(pairings: Pairings) -> Pairings:
             used = usable(pairings, secret)
@@ -196,11 +184,7 @@ class PairingFile:
         self.change(lambda pairings: replace(pairings, asking=asking))
 
     def decide(self, digits: str, accepts: bool = True) -> Asking:
-        """The owner's word on the console that asks; other digits refuse it.
-
-        Raises:
-            HostError: no console asks, or its digits are others.
-        """
+        """The owner's word on the console that asks; other digits refuse it."""
 
         def changed(pairings: Pairings) -> Pairings:
             one = pairings.asking
@@ -257,11 +241,7 @@ class PairingFile:
 
 
 def usable(pairings: Pairings, secret: bytes) -> Invitation:
-    """The open invitation of a secret.
-
-    Raises:
-        HostError: there is none; it says why.
-    """
+    """The open invitation of a secret."""
     found = pairings.invited(secret)
     if found is None:
         raise HostError("This token is not known there", "Ask for another one.")

@@ -60,11 +60,7 @@ class QuicEndpoint:
         port: int = 0,
         relay: RelayAccess | None = None,
     ) -> QuicEndpoint:
-        """Bind a port; another one where that is taken. ``::`` is every address.
-
-        Raises:
-            HostError: there is no iroh, or it gets no port.
-        """
+        """Bind a port; another one where that is taken. ``::`` is every address."""
         library = await iroh_library()
         mode = library.RelayMode.custom(library.RelayMap.empty())
         options = {"secret_key": seed, "alpns": [ALPN], "relay_mode": mode}
@@ -125,11 +121,7 @@ class QuicEndpoint:
     async def dial(
         self, place: QuicPlace, relay: RelayAccess | None = None
     ) -> QuicSocket:
-        """Connect to a machine directly or through its relay, whatever goes first.
-
-        Raises:
-            HostError: it is not reached.
-        """
+        """Connect to a machine directly or through its relay, whatever goes first."""
         if relay is not None:
             await self.meet_at(relay)
         url = relay.url if relay else None

@@ -38,11 +38,7 @@ def iroh_version() -> str:
 
 
 async def iroh_library() -> Any:
-    """The library; two endpoints on loopback prove at the first use that it works.
-
-    Raises:
-        HostError: it is not installed, is too old or too new, or does not work here.
-    """
+    """The library; two endpoints on loopback prove at the first use that it works."""
     global _works
     found = iroh_version()
     if not found:
@@ -124,11 +120,7 @@ async def _ask(library: Any, endpoint: Any, address: Any) -> None:
 async def bound_endpoint(
     library: Any, binds: Sequence[tuple[str, ...]], **options: Any
 ) -> Any:
-    """An endpoint at the first of the addresses that can be had; it contacts nobody.
-
-    Raises:
-        HostError: none can be had.
-    """
+    """An endpoint at the first of the addresses that can be had; it contacts nobody."""
     for addresses in binds:
         preset = _bound_to(library, *addresses)
         with contextlib.suppress(library.IrohError):

@@ -50,11 +50,6 @@ class QuicPlace(Value, frozen=True, kw_only=True, array_like=True):
 
 
 def parse_quic_place(text: str) -> QuicPlace:
-    """Read the text of one.
-
-    Raises:
-        UsageError: it is none.
-    """
     node, *rest = text.split() or [""]
     relay = rest.pop() if rest and "//" in rest[-1] else ""
     try:

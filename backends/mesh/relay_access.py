@@ -60,11 +60,7 @@ def is_relay_url(text: str) -> bool:
 
 
 def parse_access(text: str) -> RelayAccess:
-    """``http://203.0.113.5:50090#KEY``, as ``relay access`` shows it.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """``http://203.0.113.5:50090#KEY``, as ``relay access`` shows it."""
     url, _, key = text.strip().partition("#")
     if not is_relay_url(url) or not _KEY.fullmatch(key):
         raise UsageError(
@@ -74,11 +70,7 @@ def parse_access(text: str) -> RelayAccess:
 
 
 def own_relay_key(file: Path, *, anew: bool = False) -> str:
-    """The key of the relay on this machine; made at its first use, or ``anew``.
-
-    Raises:
-        HostError: it cannot be read or written, or others can read it.
-    """
+    """The key of the relay on this machine; made at its first use, or ``anew``."""
     # With it comes asyncssh, which takes as long to load as a whole command.
     from backends.mesh.identity import require_private
 

@@ -102,11 +102,7 @@ class RelayServer:
         return len(self._clients)
 
     async def start(self, listening: socket.socket) -> None:
-        """Serve at a socket until ``close``.
-
-        Raises:
-            HostError: what checks signatures is not installed.
-        """
+        """Serve at a socket until ``close``."""
         try:
             import blake3  # noqa: F401
         except ImportError as error:

@@ -95,11 +95,7 @@ def new_token(
 
 
 def read_token(text: str, kind: TokenKind, now: float | None = None) -> Token:
-    """Read a token that is to be of one kind.
-
-    Raises:
-        UsageError: it is none, is damaged, has expired, or is for the other side.
-    """
+    """Read a token that is to be of one kind."""
     token = _decoded(text.strip())
     if token.kind is not kind:
         raise UsageError(*_OTHER_SIDE[token.kind])

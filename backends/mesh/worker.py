@@ -102,9 +102,6 @@ class Worker:
         """Begin to listen, and write down where.
 
         ``announces``: say so on the network, and pair with consoles by digits.
-
-        Raises:
-            HostError: the port cannot be had.
         """
         self._hold()
         self._listening = listening_at(address, port)
@@ -369,11 +366,7 @@ def _own_address(made: socket.socket) -> str:
 
 
 def new_invitation(paths: Paths, pairings: PairingFile, life_s: float) -> Token:
-    """A token for a console, good once.
-
-    Raises:
-        HostError: no worker listens here, so nobody would answer.
-    """
+    """A token for a console, good once."""
     found = pairings.read()
     if not pairings.lent or not found.port:
         raise HostError(

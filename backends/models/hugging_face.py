@@ -213,7 +213,6 @@ def _size_bytes(path: Path) -> int:
 
 @contextmanager
 def _hub_errors(repository: str, endpoint: str) -> Iterator[None]:
-    """Errors of ``huggingface_hub`` as sentences."""
     from huggingface_hub import errors
 
     page = f"{endpoint}/{repository}"

@@ -139,7 +139,6 @@ def plan_sparse(model: Path, keep: str, out: Path | None = None) -> SparsePlan:
 async def write_sparse(
     plan: SparsePlan, on_bytes: Callable[[int], None] = lambda _: None
 ) -> tuple[SparseFile, ...]:
-    """Write what was planned: all files of it, or none."""
     if plan.free_bytes < plan.kept_bytes:
         raise ModelError(
             f"It takes {format_bytes(plan.kept_bytes)}, and "

@@ -36,11 +36,7 @@ class Shape(NamedTuple):
 
 
 def synthetic_model(file: Path, shape: Shape) -> None:
-    """Write the model unless it is there.
-
-    Raises:
-        OSError: there is no room for its header, or the folder cannot be written.
-    """
+    """Write the model unless it is there."""
     if file.exists():
         return
     # Both take a while to import.

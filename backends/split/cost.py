@@ -399,7 +399,6 @@ def link_ms(link: LinkSpeed, stages: int, n_bytes: float) -> tuple[float, float]
 
 
 def mean_ms(speed: DeviceSpeed, work: Work) -> float:
-    """The time of some work on a device."""
     ms: float = sum(map(mul, speed.ms, work))
     return ms
 

@@ -250,11 +250,7 @@ def sizes_of(problem: SplitProblem, ctx_size: int) -> list[int]:
 
 
 def best_split(problem: SplitProblem, objective: Objective) -> Best:
-    """The best split of a plan for an aim.
-
-    Raises:
-        PlanError: none keeps to the pins and fits.
-    """
+    """The best split of a plan for an aim."""
     check_pins(problem.pins, problem)
     if objective is Objective.CONTEXT:
         return _longest(problem)
@@ -404,11 +400,7 @@ def crowded_by(problem: SplitProblem, plan: Plan) -> frozenset[str]:
 
 
 def _longest(problem: SplitProblem) -> Best:
-    """The longest context that any split can hold, and the fastest split for it.
-
-    Raises:
-        PlanError: not even the shortest context fits.
-    """
+    """The longest context that any split can hold, and the fastest split for it."""
 
     def made(ctx_size: int) -> Best:
         return _required(problem, Objective.DECODE, ctx_size)

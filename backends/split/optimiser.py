@@ -313,7 +313,6 @@ class _Search:
         """The least that the layers from each one on can cost, on further devices."""
 
     def run(self, *, only_best: bool = False) -> Iterator[FoundSplit]:
-        """The best split of each number of devices; with ``only_best`` not of all."""
         least = np.inf
         start = np.full((1, self._n + 1), np.inf)
         start[0, 0] = 0.0

@@ -127,11 +127,7 @@ def check_kept(pins: Pins, split: Split) -> None:
 
 
 def check_pins(pins: Pins, problem: SplitProblem) -> None:
-    """See that pins name devices of the plan, and numbers that can be had.
-
-    Raises:
-        PlanError: they do not.
-    """
+    """See that pins name devices of the plan, and numbers that can be had."""
     known = [share.device for share in problem.plan.split.shares]
     n_layers = problem.model.n_layer + 1
     for name in (pins.output, *pins.least, *pins.most, *pins.budget):

@@ -191,8 +191,6 @@ class TokenPart(Value, frozen=True, kw_only=True):
 
 
 class PlanChange(Value, frozen=True, kw_only=True):
-    """One change of a plan, and what it is predicted to gain."""
-
     text: str
     """``2 layers from mini/MTL0 to studio/MTL0``."""
     plan: Plan
@@ -250,8 +248,6 @@ class GivenLink(Value, frozen=True, kw_only=True):
 
 
 class GivenCluster(Value, frozen=True, kw_only=True):
-    """A cluster that need not be there."""
-
     machines: tuple[GivenMachine, ...]
     links: tuple[GivenLink, ...] = ()
     head: str = ""

@@ -120,11 +120,7 @@ async def chat(
 async def asked(
     client: ControllerClient, request: ChatRequest, on_text: Callable[[str], None]
 ) -> Answer:
-    """Ask what is serving; ``on_text`` gets the answer as it comes.
-
-    Raises:
-        ProcessFailed: the answer broke off.
-    """
+    """Ask what is serving; ``on_text`` gets the answer as it comes."""
     started = time.monotonic()
     text, reasoning, first_s = "", "", None
     last, told = ChatDelta(), ""
@@ -202,10 +198,6 @@ async def answered(
     """Ask in a chat, question ``again`` anew if that is an index.
 
     Interrupted, it stops the answer; if we are killed, that goes on without us.
-
-    Raises:
-        ProcessFailed: llama-server refused the question, or went.
-        ControllerError: the answer was cut off, or the controller refuses.
     """
     id_, turns = conversation.id, len(conversation.turns)
     index = None if again is None else again - 1

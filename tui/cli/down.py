@@ -94,12 +94,7 @@ async def _stopped_all(client: ControllerClient, *, every: bool) -> Ended:
 
 
 async def end_cluster(client: ControllerClient) -> Ended:
-    """Stop a cluster, and the controller with the last one that it can end.
-
-    Raises:
-        ProcessFailed: something could not be stopped.
-        ControllerError: the controller does not do it, or broke off.
-    """
+    """Stop a cluster, and the controller with the last one that it can end."""
     before = await client.snapshot()
     after = await _stopped(client, before)
     ended = Ended(stopped=tuple(_ended(before, after)), leftovers=after.leftovers)

@@ -113,11 +113,7 @@ def require_folder(file: str) -> None:
 
 
 def write_document(target: Path, text: str) -> None:
-    """Write a file that others may read, as the user's umask has it: whole, or not.
-
-    Raises:
-        DllmError: the directory or disk refuses it.
-    """
+    """Write a file that others may read, as the user's umask has it: whole, or not."""
     with disk_errors("write", target):
         if target.exists() and not target.is_file():
             # Such as /dev/stdout, which is not to be replaced.

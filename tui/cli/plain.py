@@ -157,11 +157,7 @@ class PlainConsole:
         """Written in the editor, and not answered."""
 
     def run(self) -> None:
-        """Stay until the user leaves; the cluster stays as it is.
-
-        Raises:
-            UsageError: there is nothing to read lines from.
-        """
+        """Stay until the user leaves; the cluster stays as it is."""
         if sys.stdin is None:
             raise UsageError("Standard input is closed", "Give a terminal or a pipe.")
         if isinstance(sys.stdin, io.TextIOWrapper):
@@ -257,11 +253,7 @@ def opening_text(snapshot: ClusterSnapshot) -> str:
 
 
 def linear_words(words: Sequence[str]) -> list[str]:
-    """A command line that comes back to the prompt, and draws no screen.
-
-    Raises:
-        UsageError: the command always draws one.
-    """
+    """A command line that comes back to the prompt, and draws no screen."""
     name, *options = words
     ours = set(options[: options.index("--")] if "--" in options else options)
     if ours & {"-h", "--help"}:

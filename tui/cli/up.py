@@ -112,11 +112,6 @@ async def launched(
     moment: the controller sees the stream break that was there before the launch.
     One that only ``measures`` prints no steps and is not listed among the launches.
     It loads behind the ``lab``.
-
-    Raises:
-        ControllerError: something else runs and is not to be replaced, or was launched
-            meanwhile.
-        ProcessFailed: the launch failed.
     """
     holder = "" if keep else secrets.token_hex(8)
     async with aclosing(client.snapshots(holder=holder)) as snapshots:
@@ -239,12 +234,7 @@ def _superseded(snapshot: ClusterSnapshot) -> ControllerError:
 async def until_ended(
     serving: ClusterSnapshot, snapshots: AsyncIterator[ClusterSnapshot]
 ) -> None:
-    """Wait until somebody stops or replaces the cluster.
-
-    Raises:
-        ControllerError: another launch took its place.
-        ProcessFailed: it broke.
-    """
+    """Wait until somebody stops or replaces the cluster."""
     async for snapshot in snapshots:
         if snapshot.wanted_generation > serving.generation:
             raise _superseded(snapshot)

@@ -171,11 +171,7 @@ def limits_of(
     models: tuple[str, ...],
     writable: bool = False,
 ) -> OwnerLimits:
-    """The owner's limits as they were typed.
-
-    Raises:
-        UsageError: one of them says nothing.
-    """
+    """The owner's limits as they were typed."""
     folders = models or ("~/.models",)
     names = re.split(r"[,\s]+", devices.strip()) if devices else ()
     return OwnerLimits(

@@ -80,11 +80,7 @@ FIELDS = (
 
 
 def parse_sampling(texts: dict[str, str]) -> Sampling:
-    """Settings from the texts of all fields, by name.
-
-    Raises:
-        ValueError: the first field that is wrong; the message is a sentence.
-    """
+    """Settings from the texts of all fields, by name."""
     values = {field.name: field.parse(texts.get(field.name, "")) for field in FIELDS}
     return Sampling(**values)  # type: ignore[arg-type]
 

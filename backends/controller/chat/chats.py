@@ -79,20 +79,12 @@ class ChatStore:
         )
 
     def save(self, conversation: Conversation) -> None:
-        """Replace a conversation's file.
-
-        Raises:
-            OSError: the disk refuses; what was there before still is.
-        """
+        """Replace a conversation's file."""
         content = msgspec.json.encode(_Kept(conversation=conversation))
         write_private(self._file(conversation.id), content)
 
     def delete(self, chat: str) -> None:
-        """Remove a conversation's file; fine when there is none.
-
-        Raises:
-            OSError: the disk refuses.
-        """
+        """Remove a conversation's file; fine when there is none."""
         self._file(chat).unlink(missing_ok=True)
 
     def _file(self, chat: str) -> Path:

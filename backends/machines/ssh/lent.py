@@ -468,9 +468,6 @@ async def pair(
     """Hand our key to the worker of a token, by TCP or another way; its own name.
 
     Its host key is that of the token, or it is told nothing.
-
-    Raises:
-        HostError: it cannot be reached, is another, or lets nobody in by this token.
     """
     key = await asyncio.to_thread(own_key, key_file)
     dial = dial or Dialled(token.places)

@@ -247,7 +247,6 @@ class LayersScreen(ConsoleScreen):
         self.refresh_bindings()
 
     def _given(self, edit: Edit, rows: list[LayerRow], device: str) -> Plan:
-        """The plan with the layers, or only their experts, on a device."""
         if not self._gives_experts:
             split = move_layers(edit.split, rows[0].number, rows[-1].number, device)
             return with_split(edit.plan, split)

@@ -34,8 +34,6 @@ PAGES_BEHIND_MAX = 8
 
 
 class LogFeed:
-    """Feeds a view from pieces of one log."""
-
     def __init__(self, info: ProcessInfo, view: LogView) -> None:
         self.info = info
         self.view = view

@@ -133,7 +133,6 @@ def tokens_text(n_tokens: int) -> str:
 
 
 def looks_like_path(text: str) -> bool:
-    """A path rather than words to look for."""
     text = text.strip()
     return text.startswith(("/", "~", "./", "../")) or text.endswith(".gguf")
 
