@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError
-from backends.state import ProcessInfo
 from backends.units import format_age, format_bytes
 
 if TYPE_CHECKING:
@@ -90,14 +89,8 @@ async def _survey(client: ControllerClient, recorder: FlightRecorder) -> None:
                 await client.speeds(plan)
                 await client.memory(plan)
         for process in snapshot.processes if snapshot else ():
-            await _read_on(client, process, offsets)
+            with suppress(DllmError):
+                offset = offsets.get(process.name, -LOG_BYTES)
+                chunk = await client.read_log(process.name, offset, LOG_BYTES)
+                offsets[process.name] = chunk.next_offset
         await asyncio.sleep(LOG_EVERY_S)
-
-
-async def _read_on(
-    client: ControllerClient, process: ProcessInfo, offsets: dict[str, int]
-) -> None:
-    with suppress(DllmError):
-        offset = offsets.get(process.name, -LOG_BYTES)
-        chunk = await client.read_log(process.name, offset, LOG_BYTES)
-        offsets[process.name] = chunk.next_offset

@@ -64,7 +64,13 @@ def main() -> int:
     try:
         make_private(paths.runtime_dir)
         make_private(paths.state_dir)
-        _log_to(paths.controller_log)
+        file = paths.controller_log
+        handler = RotatingFileHandler(file, maxBytes=LOG_BYTES_MAX, backupCount=1)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
+        # They tell of every request and every channel: megabytes an hour.
+        for talkative in ("aiohttp.access", "asyncssh"):
+            logging.getLogger(talkative).setLevel(logging.WARNING)
         info = ControllerInfo(
             api=API_VERSION,
             version=version("dllm-tui"),
@@ -91,15 +97,6 @@ def _turn(path: Path, info: ControllerInfo, *, stays: bool) -> int:
             if not stays:
                 raise
         time.sleep(TURN_S)
-
-
-def _log_to(file: Path) -> None:
-    handler = RotatingFileHandler(file, maxBytes=LOG_BYTES_MAX, backupCount=1)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # They tell of every request and every channel: megabytes an hour.
-    for talkative in ("aiohttp.access", "asyncssh"):
-        logging.getLogger(talkative).setLevel(logging.WARNING)
 
 
 async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> None:

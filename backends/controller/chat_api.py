@@ -30,7 +30,6 @@ from backends.state import (
     ChatRequest,
     ClusterSnapshot,
     ClusterState,
-    Conversation,
     DraftRequest,
     LayerRange,
     QuestionRequest,
@@ -115,7 +114,14 @@ class ChatApi:
         asked = await body(request, QuestionRequest)
         cluster, chat = self._of(request), await self._chat_of(request)
         require_wanted(cluster.store.snapshot)
-        reply = _reply_to_come(chat.conversation, cluster)
+        conversation = chat.conversation
+        snapshot = cluster.store.snapshot
+        reply = Reply(
+            model=snapshot.plan.model if snapshot.plan else "",
+            layers=split_now(cluster),
+            sampling=conversation.sampling,
+            at=time.time(),
+        )
         chat.ask(asked, reply, lambda asked: self._asking.answer(cluster, asked))
         return await _kept(chat)
 
@@ -142,16 +148,6 @@ class ChatApi:
 
     async def _chat_of(self, request: web.Request) -> LiveChat:
         return await self._chats.get(request.match_info["id"])
-
-
-def _reply_to_come(conversation: Conversation, cluster: Cluster) -> Reply:
-    snapshot = cluster.store.snapshot
-    return Reply(
-        model=snapshot.plan.model if snapshot.plan else "",
-        layers=split_now(cluster),
-        sampling=conversation.sampling,
-        at=time.time(),
-    )
 
 
 async def _kept(chat: LiveChat) -> web.Response:

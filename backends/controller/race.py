@@ -223,7 +223,13 @@ class _Race:
                     first_s = at_s if first_s is None else first_s
                     yield RaceDelta(pieces=(RacePiece(at_s, text),))
         timings = answers.timings("Ask for more tokens, or something else.")
-        trips = await self._trips()
+        store = self._cluster.store
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLED_S):
+                while store.snapshot.speed.requests_active:
+                    await store.change()
+        found = [link.round_trips_per_token or 0.0 for link in store.snapshot.links]
+        trips = sum(found) if any(found) else None
         yield RaceDelta(
             figures=RaceFigures(
                 tok_per_s=timings.tok_per_s,
@@ -234,15 +240,6 @@ class _Race:
                 disturbed=answers.disturbed,
             )
         )
-
-    async def _trips(self) -> float | None:
-        store = self._cluster.store
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLED_S):
-                while store.snapshot.speed.requests_active:
-                    await store.change()
-        found = [link.round_trips_per_token or 0.0 for link in store.snapshot.links]
-        return sum(found) if any(found) else None
 
     # --- the way back ---------------------------------------------------------------
 

@@ -165,7 +165,11 @@ async def outlives_its_asker(
     work.add_done_callback(_ended)
     try:
         while not (await asyncio.wait([work], timeout=ALIVE_EVERY_S))[0]:
-            await _say_at_work(request)
+            stream: web.StreamResponse | None = request.get(_STREAM)
+            if stream is not None:
+                await stream.write(b"\n")
+            elif request.transport is not None:
+                request.transport.write(_AT_WORK)
     except (asyncio.CancelledError, ConnectionError):
         if _STREAM in request:
             work.cancel()
@@ -179,14 +183,6 @@ def _ended(work: asyncio.Future[web.StreamResponse]) -> None:
     _at_work.discard(work)
     if not work.cancelled():
         work.exception()
-
-
-async def _say_at_work(request: web.Request) -> None:
-    stream: web.StreamResponse | None = request.get(_STREAM)
-    if stream is not None:
-        await stream.write(b"\n")
-    elif request.transport is not None:
-        request.transport.write(_AT_WORK)
 
 
 @web.middleware

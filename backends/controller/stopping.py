@@ -70,7 +70,13 @@ class ClusterProcesses:
             names = [short_name(record.name) for record in ordered]
             self._steps.reset(*(Step(id=f"stop:{n}", title=f"Stop {n}") for n in names))
         left = await self.stop(found)
-        await self._stop_orphans()
+        for host in filter(None, map(_host_of, self._machines.all())):
+            try:
+                lost = {orphan.name for orphan in await host.orphans()}
+                ours = [name for name in lost if cluster_of(name) == self._cluster]
+                await gather_or_cancel(host.stop(name, GRACE_S) for name in ours)
+            except PeerUnreachable:
+                continue
         return left
 
     async def stop(self, found: Collection[MachineProcess]) -> list[Leftover]:
@@ -101,15 +107,6 @@ class ClusterProcesses:
             raise failed[0]
         self.remember(left)
         return left
-
-    async def _stop_orphans(self) -> None:
-        for host in filter(None, map(_host_of, self._machines.all())):
-            try:
-                lost = {orphan.name for orphan in await host.orphans()}
-                ours = [name for name in lost if cluster_of(name) == self._cluster]
-                await gather_or_cancel(host.stop(name, GRACE_S) for name in ours)
-            except PeerUnreachable:
-                continue
 
     async def remove_ended(self, wanted: Collection[str]) -> None:
         for machine, record in self.found():

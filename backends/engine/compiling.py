@@ -189,7 +189,15 @@ async def find_tools(
     cmake, ninja = await asyncio.to_thread(_build_tools, fetched)
     if not (cmake and ninja):
         notify("Fetching CMake and Ninja with pip")
-        await _pip_install(fetched, env=env, log=log)
+        partial = fetched.with_name(fetched.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        argv = [sys.executable, "-m", "pip", "install", "--no-input", "--quiet"]
+        argv += ["--target", str(partial), "cmake>=3.20", "ninja"]
+        code, lines = await children.run(argv, env=env, log=log)
+        if code != 0:
+            raise build_errors.explain_fetch("cmake and ninja", lines, fetched)
+        shutil.rmtree(fetched, ignore_errors=True)
+        partial.replace(fetched)
         cmake, ninja = await asyncio.to_thread(_build_tools, fetched)
     if not (cmake and ninja):
         raise EngineError(
@@ -255,15 +263,3 @@ def _version_text(path: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return found.stdout if found.returncode == 0 else ""
-
-
-async def _pip_install(target: Path, *, env: Mapping[str, str], log: BinaryIO) -> None:
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    argv = [sys.executable, "-m", "pip", "install", "--no-input", "--quiet"]
-    argv += ["--target", str(partial), "cmake>=3.20", "ninja"]
-    code, lines = await children.run(argv, env=env, log=log)
-    if code != 0:
-        raise build_errors.explain_fetch("cmake and ninja", lines, target)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.replace(target)

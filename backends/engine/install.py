@@ -134,7 +134,11 @@ def finish(folder: Path, target: Path, manifest: Manifest) -> None:
         if not path.is_symlink():
             _sync(path)
     _sync(folder)
-    _replace_directory(folder, target)
+    if target.exists():
+        old = target.parent / f".{target.name}.old.{time.time_ns()}"
+        target.rename(old)
+        shutil.rmtree(old, ignore_errors=True)
+    folder.rename(target)
     _sync(target.parent)
 
 
@@ -149,14 +153,6 @@ def complete(built: Path, target: Path, names: Sequence[str]) -> None:
         finally:
             partial.unlink(missing_ok=True)
     _sync(target)
-
-
-def _replace_directory(new: Path, target: Path) -> None:
-    if target.exists():
-        old = target.parent / f".{target.name}.old.{time.time_ns()}"
-        target.rename(old)
-        shutil.rmtree(old, ignore_errors=True)
-    new.rename(target)
 
 
 def _sync(path: Path) -> None:

@@ -353,7 +353,10 @@ def parse_slots(body: Any) -> tuple[Slot, ...]:
 
 
 def _slot(item: Mapping[str, Any]) -> Slot:
-    decoded = _decoded(item)
+    found = item.get("next_token")
+    if isinstance(found, list):
+        found = found[0] if found else None
+    decoded = _count(found, "n_decoded") if isinstance(found, dict) else 0
     processed = _count(item, "n_prompt_tokens_processed")
     cached = _count(item, "n_prompt_tokens_cache")
     total = _count(item, "n_prompt_tokens")
@@ -368,13 +371,6 @@ def _slot(item: Mapping[str, Any]) -> Slot:
         n_prompt_tokens=total,
         n_decoded=decoded,
     )
-
-
-def _decoded(item: Mapping[str, Any]) -> int:
-    found = item.get("next_token")
-    if isinstance(found, list):
-        found = found[0] if found else None
-    return _count(found, "n_decoded") if isinstance(found, dict) else 0
 
 
 def _count(item: Mapping[str, Any], name: str, default: int = 0) -> int:

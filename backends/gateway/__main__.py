@@ -37,7 +37,13 @@ def main() -> int:
     """Run until told to end: then 0. Where it cannot start, a sentence and why."""
     os.umask(0o077)
     _allow_connections()
-    arguments = _arguments()
+    parser = argparse.ArgumentParser(prog="backends.gateway")
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--protocol", type=int, choices=[PROTOCOL], required=True)
+    add_arguments(parser)
+    arguments = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stdout,
@@ -65,16 +71,6 @@ def _quickest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
         return uvloop.new_event_loop
     return None
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="backends.gateway")
-    parser.add_argument("--cluster", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--socket", type=Path, required=True)
-    parser.add_argument("--protocol", type=int, choices=[PROTOCOL], required=True)
-    add_arguments(parser)
-    return parser.parse_args()
 
 
 def _allow_connections() -> None:

@@ -113,7 +113,15 @@ def _error_response(
 def meanwhile(request: web.BaseRequest, target: Target) -> web.Response | None:
     """The answer to what can be answered while nothing serves; None for work."""
     if request.method == "OPTIONS":
-        return _preflight(request)
+        return web.Response(
+            content_type="text/html",
+            headers={
+                **cross_origin(request),
+                "Access-Control-Allow-Credentials": "true",
+                "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+                "Access-Control-Allow-Headers": "*",
+            },
+        )
     if request.method not in ("GET", "HEAD"):
         return None
     if request.path in _MODELS:
@@ -136,18 +144,6 @@ def models(target: Target) -> Mapping[str, Any]:
         "status": {"value": "loading" if target.mode is Mode.HOLD else "unloaded"},
     }
     return {"object": "list", "data": [entry]}
-
-
-def _preflight(request: web.BaseRequest) -> web.Response:
-    return web.Response(
-        content_type="text/html",
-        headers={
-            **cross_origin(request),
-            "Access-Control-Allow-Credentials": "true",
-            "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
-            "Access-Control-Allow-Headers": "*",
-        },
-    )
 
 
 class Refusal(Exception):

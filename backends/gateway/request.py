@@ -247,23 +247,17 @@ class BufferedRequest:
         async with self._reading:
             if told < len(self._kept):
                 return self._kept[told]
-            await self._invite()
+            if not self._is_invited:
+                self._is_invited = True
+                await invite(self.request)
             chunk = await self.request.content.readany()
-            self._keep(chunk)
+            self._kept_bytes += len(chunk)
+            if self._kept_bytes > KEPT_BYTES_MAX:
+                self.is_replayable = False
+                self._kept.clear()
+            elif chunk and self.is_replayable:
+                self._kept.append(chunk)
             return chunk
-
-    async def _invite(self) -> None:
-        if not self._is_invited:
-            self._is_invited = True
-            await invite(self.request)
-
-    def _keep(self, chunk: bytes) -> None:
-        self._kept_bytes += len(chunk)
-        if self._kept_bytes > KEPT_BYTES_MAX:
-            self.is_replayable = False
-            self._kept.clear()
-        elif chunk and self.is_replayable:
-            self._kept.append(chunk)
 
 
 async def invite(request: web.BaseRequest) -> None:

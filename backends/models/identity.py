@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 from backends.errors import ModelError
 from backends.models.parts import missing_part, part_paths
@@ -86,22 +85,16 @@ def full_sha256(
     """
     try:
         with path.open("rb") as file:
-            return _hash(file, on_bytes, stopped)
+            digest, done = hashlib.sha256(), 0
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                done += len(chunk)
+                on_bytes(done)
+                if stopped():
+                    return ""
+            return digest.hexdigest()
     except OSError as error:
         raise _unreadable(path, error) from error
-
-
-def _hash(
-    file: BinaryIO, on_bytes: Callable[[int], None], stopped: Callable[[], bool]
-) -> str:
-    digest, done = hashlib.sha256(), 0
-    while chunk := file.read(_CHUNK_BYTES):
-        digest.update(chunk)
-        done += len(chunk)
-        on_bytes(done)
-        if stopped():
-            return ""
-    return digest.hexdigest()
 
 
 def files_of(path: Path) -> list[Path]:

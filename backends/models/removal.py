@@ -24,7 +24,7 @@ from backends.models.search import (
     ollama_models,
 )
 from backends.printable import printable
-from backends.questions import Asked, FoundFile, Outcome
+from backends.questions import Asked, FoundFile
 from backends.state.models import Removal, RemovedFile
 
 RUN_S = 60.0
@@ -144,16 +144,13 @@ def _is_of_a_model(half: str) -> bool:
 async def remove(host: Asked, removal: Removal) -> None:
     """Delete what a plan names."""
     for some in _batches([file.path for file in removal.files]):
-        _require_done(host, await host.run(["rm", "-f", "--", *some], timeout_s=RUN_S))
+        outcome = await host.run(["rm", "-f", "--", *some], timeout_s=RUN_S)
+        if outcome.code != 0:
+            why = printable(outcome.stderr.strip().partition("\n")[0] or "no answer")
+            raise HostError(f"Not all could be deleted on {host.name} ({why})")
     for folder in removal.folders:
         # Those in which something else is stay.
         await host.run(["rmdir", "--", folder])
-
-
-def _require_done(host: Asked, outcome: Outcome) -> None:
-    if outcome.code != 0:
-        why = printable(outcome.stderr.strip().partition("\n")[0] or "no answer")
-        raise HostError(f"Not all could be deleted on {host.name} ({why})")
 
 
 # --- whose a file is -----------------------------------------------------------------

@@ -121,7 +121,14 @@ def plan_sparse(model: Path, keep: str, out: Path | None = None) -> SparsePlan:
             "Keep its layer, or use a newer dllm-tui.",
         )
     targets = _targets(files, out)
-    _check_holes(targets[0].absolute().parent, info.size_bytes)
+    folder = targets[0].absolute().parent
+    size_bytes = info.size_bytes
+    if not holds_holes(folder):
+        raise ModelError(
+            f"The file system of {printable(str(folder))} cannot hold holes: a sparse "
+            f"file would take {format_bytes(size_bytes)} there, as much as the model",
+            "Write it elsewhere (--out).",
+        )
     return SparsePlan(
         model=info.path,
         files=info.files,
@@ -273,16 +280,6 @@ def _free_bytes(targets: Sequence[Path]) -> int:
             f"{printable(str(folder))} cannot be written to ({error.strerror})",
             "Make it, or write elsewhere (--out).",
         ) from error
-
-
-def _check_holes(folder: Path, size_bytes: int) -> None:
-    """Refuse to write where a hole would take as much as what it stands for."""
-    if not holds_holes(folder):
-        raise ModelError(
-            f"The file system of {printable(str(folder))} cannot hold holes: a sparse "
-            f"file would take {format_bytes(size_bytes)} there, as much as the model",
-            "Write it elsewhere (--out).",
-        )
 
 
 def holds_holes(folder: Path) -> bool:

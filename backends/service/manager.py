@@ -97,15 +97,6 @@ class Systemd:
 
     def install(self, service: Service) -> None:
         """Write the unit, and have it started now and with the user's manager."""
-        self._require_session()
-        changed = _write(self.file, self.text(service))
-        _ask("systemctl", "--user", "daemon-reload")
-        _ask("systemctl", "--user", "enable", "--now", self._unit)
-        if changed:
-            # The clusters go on meanwhile.
-            _ask("systemctl", "--user", "restart", self._unit)
-
-    def _require_session(self) -> None:
         done = _run("systemctl", "--user", "show", "--property=Version")
         if done.returncode:
             raise DllmError(
@@ -114,6 +105,12 @@ class Systemd:
                 "Log in as this user (su and sudo give no session of one's own), or "
                 "have what starts programs here run the command of --dry-run.",
             )
+        changed = _write(self.file, self.text(service))
+        _ask("systemctl", "--user", "daemon-reload")
+        _ask("systemctl", "--user", "enable", "--now", self._unit)
+        if changed:
+            # The clusters go on meanwhile.
+            _ask("systemctl", "--user", "restart", self._unit)
 
     def remove(self) -> None:
         """End and disable it; the unit is removed also where nobody answers."""

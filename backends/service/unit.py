@@ -84,19 +84,15 @@ def _service_of(
 def _passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     passed = {name: environment[name] for name in PASSED_ON if environment.get(name)}
     for name, value in passed.items():
-        _require_words(name, value)
+        if not value.isprintable():
+            raise DllmError(
+                f"{name} is {value!a}, which no service can be given",
+                f"Set {name} without the signs behind the backslashes, then try again.",
+            )
     if "PYTHONPATH" in passed:
         parts = passed["PYTHONPATH"].split(os.pathsep)
         passed["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in parts if p)
     return passed
-
-
-def _require_words(name: str, value: str) -> None:
-    if not value.isprintable():
-        raise DllmError(
-            f"{name} is {value!a}, which no service can be given",
-            f"Set {name} without the signs behind the backslashes, then try again.",
-        )
 
 
 def systemd_unit(service: Service) -> str:

@@ -84,7 +84,15 @@ class StatusLine(StripWidget):
         cluster = snapshot.cluster if snapshot else DEFAULT_CLUSTER
         if cluster != DEFAULT_CLUSTER or (snapshot and len(snapshot.clusters) > 1):
             name += [(cluster, self.palette.accent), (" ▸ ", self.palette.dim)]
-        right = self._right(width)
+        parts = [*self._notes(short=width < URL_IN_FULL_FROM), *self._state()]
+        url = (self.snapshot and self.snapshot.api_url) or ""
+        if width >= URL_IN_FULL_FROM:
+            url = f"{url:<{URL_WIDTH}}"
+        else:
+            url = f"{url.removeprefix('http://'):<{URL_WIDTH - len('http://')}}"
+        if width >= URL_FROM:
+            parts += [(url, self.palette.text), ("  ", self.palette.dim)]
+        right = [*parts, *self._speed()]
         room = width - parts_width(name) - parts_width(right) - 2
         path = snapshot.plan.model if snapshot and snapshot.plan else self.model
         model = model_name(path) if path else "no model"
@@ -110,17 +118,6 @@ class StatusLine(StripWidget):
             fresh = self.connected and not self.held
             (self._ageing.pause if fresh else self._ageing.resume)()
         self.redraw()
-
-    def _right(self, width: int) -> list[Part]:
-        parts = [*self._notes(short=width < URL_IN_FULL_FROM), *self._state()]
-        url = (self.snapshot and self.snapshot.api_url) or ""
-        if width >= URL_IN_FULL_FROM:
-            url = f"{url:<{URL_WIDTH}}"
-        else:
-            url = f"{url.removeprefix('http://'):<{URL_WIDTH - len('http://')}}"
-        if width >= URL_FROM:
-            parts += [(url, self.palette.text), ("  ", self.palette.dim)]
-        return [*parts, *self._speed()]
 
     def _notes(self, *, short: bool) -> list[Part]:
         notes = warnings(self.snapshot, short=short)

@@ -81,7 +81,17 @@ def load_theme(path: Path) -> Theme:
         file = msgspec.convert(raw, ThemeFile)
     except (OSError, ValueError) as error:
         raise ThemeError(f"The theme {path} cannot be used: {error}") from error
-    _check(path, file)
+    wanted = {str(number) for number in range(1, DEVICE_COLOURS + 1)}
+    if missing := wanted - set(file.devices):
+        raise ThemeError(f"The theme {path} has no colour devices.{min(missing)}")
+    for key, value in _colours(msgspec.to_builtins(file)):
+        try:
+            Color.parse(value)
+        except ColorParseError:
+            raise ThemeError(
+                f"The theme {path} has a bad colour: {key} = {value!r}",
+                'Write it as "#rrggbb", a name, or ansi_blue.',
+            ) from None
     return _theme(file)
 
 
@@ -123,20 +133,6 @@ def variable_defaults(theme: Theme) -> dict[str, str]:
         f"device-{number}": palette[(number - 1) % len(palette)] or theme.primary
         for number in range(1, DEVICE_COLOURS + 1)
     }
-
-
-def _check(path: Path, file: ThemeFile) -> None:
-    wanted = {str(number) for number in range(1, DEVICE_COLOURS + 1)}
-    if missing := wanted - set(file.devices):
-        raise ThemeError(f"The theme {path} has no colour devices.{min(missing)}")
-    for key, value in _colours(msgspec.to_builtins(file)):
-        try:
-            Color.parse(value)
-        except ColorParseError:
-            raise ThemeError(
-                f"The theme {path} has a bad colour: {key} = {value!r}",
-                'Write it as "#rrggbb", a name, or ansi_blue.',
-            ) from None
 
 
 def _colours(file: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -388,7 +388,15 @@ class BenchRunner:
             async with launched(
                 self._client, plan, keep=False, measures=True, lab=lab
             ) as (serving, _, launch_s):
-                self._note(serving)
+                now = conditions(serving, at=time.time(), program=version("dllm-tui"))
+                run = msgspec.structs.replace(self._run, conditions=now)
+                if not self._run.conditions.program:
+                    self._keep(run)
+                elif found := unlike(self._run, run):
+                    raise UsageError(
+                        f"{self._file} is of other conditions: {', '.join(found)}",
+                        "Begin a new run, and compare the two with --compare.",
+                    )
                 await asyncio.sleep(COUNTED_S)
                 launch_bytes = _crossed(await self._client.snapshot())
                 start = Measurement(
@@ -413,17 +421,6 @@ class BenchRunner:
         async with aclosing(work) as told:
             async for _ in told:
                 pass
-
-    def _note(self, serving: ClusterSnapshot) -> None:
-        now = conditions(serving, at=time.time(), program=version("dllm-tui"))
-        run = msgspec.structs.replace(self._run, conditions=now)
-        if not self._run.conditions.program:
-            self._keep(run)
-        elif found := unlike(self._run, run):
-            raise UsageError(
-                f"{self._file} is of other conditions: {', '.join(found)}",
-                "Begin a new run, and compare the two with --compare.",
-            )
 
     def _fail(self, number: int, cases: Sequence[Case], why: str) -> None:
         for case in cases:

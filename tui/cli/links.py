@@ -234,17 +234,13 @@ async def sweep_links(
     finally:
         # A late step may fail, or somebody has seen enough.
         if now is not None and now.measured:
-            _write_sweep(now, csv, svg)
+            for name, text in (csv, sweep_csv(now)), (svg, sweep_svg(now)):
+                if name:
+                    write_document(Path(name), text)
+                    say(f"Wrote {name}.")
     if now is None:
         raise DllmError("The sweep was cut off", "dllm-tui status says why.")
     return now
-
-
-def _write_sweep(sweep: Sweep, csv: str | None, svg: str | None) -> None:
-    for name, text in (csv, sweep_csv(sweep)), (svg, sweep_svg(sweep)):
-        if name:
-            write_document(Path(name), text)
-            say(f"Wrote {name}.")
 
 
 async def _applied(

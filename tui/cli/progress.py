@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from backends.state import ClusterSnapshot, Step
+from backends.state import ClusterSnapshot
 from backends.tasks import end_tasks
 from backends.units import format_bytes, format_percent, format_seconds
 from tui.cli.output import on_terminal, redraw, say
@@ -134,14 +134,11 @@ class StepPrinter:
         for step in snapshot.steps:
             if step.state in ("done", "failed") and step.id not in self._done:
                 self._done.add(step.id)
-                self._finished(step)
+                mark = "✓" if step.state == "done" else "✗"
+                took = format_seconds(step.seconds or 0.0)
+                self.line.clear()
+                say(f"{mark} {step.title:24} {took:>9}  {step.detail}")
             elif step.state == "running" and self._terminal:
                 self.line.show(
                     step.title, step.progress, step.detail, since=step.started_at
                 )
-
-    def _finished(self, step: Step) -> None:
-        mark = "✓" if step.state == "done" else "✗"
-        took = format_seconds(step.seconds or 0.0)
-        self.line.clear()
-        say(f"{mark} {step.title:24} {took:>9}  {step.detail}")

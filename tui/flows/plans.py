@@ -288,7 +288,16 @@ class PlanFlows(Flow):
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self._cluster.shutdown(only_if_idle=True)
         else:
-            answer = await self._ask_leaving(snapshot)
+            from tui.dialogs.dialog import ChoiceDialog
+            from tui.widgets.row_list import Choice
+
+            choices = (
+                Choice("leave", "Leave it running", "l", "dllm-tui shows it again"),
+                Choice("stop", "Stop it", "s", "and free its memory"),
+                Choice("cancel", "Cancel", "c"),
+            )
+            dialog = ChoiceDialog("Quit", _what_ends(snapshot), choices)
+            answer = await self._app.push_screen_wait(dialog)
             if answer == "leave":
                 self._app.left_running = _what_runs(snapshot)
             elif answer == "stop" and snapshot.others_run:
@@ -297,18 +306,6 @@ class PlanFlows(Flow):
                 await self._cluster.shutdown()
         if answer in {"stop", "leave"}:
             self._app.exit()
-
-    async def _ask_leaving(self, snapshot: ClusterSnapshot) -> str | None:
-        from tui.dialogs.dialog import ChoiceDialog
-        from tui.widgets.row_list import Choice
-
-        choices = (
-            Choice("leave", "Leave it running", "l", "dllm-tui shows it again"),
-            Choice("stop", "Stop it", "s", "and free its memory"),
-            Choice("cancel", "Cancel", "c"),
-        )
-        dialog = ChoiceDialog("Quit", _what_ends(snapshot), choices)
-        return await self._app.push_screen_wait(dialog)
 
     async def _may_launch(self, edit: Edit | None) -> bool:
         """Ask before a likely failure, or before somebody's answer is interrupted."""

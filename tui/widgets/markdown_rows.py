@@ -198,7 +198,9 @@ class MarkdownRows:
         shown = self._console.render(_Blocks.of(block), options)
         rows = list(_strips(shown, options.max_width))
         if block[0].type not in ("fence", "code_block"):
-            rows = _trimmed(rows)
+            # Rich puts blank rows around some blocks.
+            signs = [index for index, row in enumerate(rows) if row.text.strip()]
+            rows = rows[signs[0] : signs[-1] + 1] if signs else []
         apart = self._finished and not self._after_heading
         return [Strip.blank(options.max_width), *rows] if apart else rows
 
@@ -240,12 +242,6 @@ def _without_address(segment: Segment) -> Segment:
     # A terminal would open the address, which is foreign.
     known = Style(meta={LINK: style.link})
     return Segment(segment.text, style.update_link(None) + known, segment.control)
-
-
-def _trimmed(rows: list[Strip]) -> list[Strip]:
-    # Rich puts blank rows around some blocks.
-    signs = [index for index, row in enumerate(rows) if row.text.strip()]
-    return rows[signs[0] : signs[-1] + 1] if signs else []
 
 
 def _blocks(tokens: list[Token]) -> list[list[Token]]:

@@ -74,7 +74,17 @@ class LiveChat:
     def conversation(self) -> Conversation:
         """It, with all that came of the answer so far."""
         if self._texts or self._reasonings or self._timings is not None:
-            self._fold()
+            reply = self._conversation.turns[-1].replies[-1]
+            reply = replace(
+                reply,
+                text=reply.text + "".join(self._texts),
+                reasoning=reply.reasoning + "".join(self._reasonings),
+                timings=self._timings,
+            )
+            self._texts, self._reasonings = [], []
+            if not self.answering:
+                self._timings = None
+            self._conversation = with_newest(self._conversation, reply)
         return self._conversation
 
     @property
@@ -173,19 +183,6 @@ class LiveChat:
             prompt_progress=delta.prompt_progress,
         )
         self._touch()
-
-    def _fold(self) -> None:
-        reply = self._conversation.turns[-1].replies[-1]
-        reply = replace(
-            reply,
-            text=reply.text + "".join(self._texts),
-            reasoning=reply.reasoning + "".join(self._reasonings),
-            timings=self._timings,
-        )
-        self._texts, self._reasonings = [], []
-        if not self.answering:
-            self._timings = None
-        self._conversation = with_newest(self._conversation, reply)
 
     def _end(self, reason: str, failure: Failure | None) -> None:
         self._answering = None

@@ -29,7 +29,16 @@ def connect_error(error: BaseException, where: Settings, timeout_s: float) -> Ho
             "Check the spelling, or give its address.",
         )
     if isinstance(error, asyncssh.ChannelOpenError):
-        return _jump_refused(error, where)
+        jump = where.jumps[-1].host if where.jumps else "The machine in between"
+        if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
+            return PeerUnreachable(
+                f"{jump} does not let connections through to {where.label}",
+                f"Set AllowTcpForwarding yes in the sshd_config of {jump}.",
+            )
+        return PeerUnreachable(
+            f"{jump} cannot reach {where.label} ({error.reason})",
+            f"Is it switched on, and does {jump} know it by that name?",
+        )
     if isinstance(error, asyncssh.DisconnectError):
         return _explain_protocol(error, where)
     if isinstance(error, OSError):
@@ -164,19 +173,6 @@ def _hung_up(where: Settings) -> PeerUnreachable:
         f"{where.label} closed the connection before anybody logged in: port "
         f"{where.port} is not an SSH server, or it has too many logins at once",
         "Give the right port, or try again.",
-    )
-
-
-def _jump_refused(error: asyncssh.ChannelOpenError, where: Settings) -> PeerUnreachable:
-    jump = where.jumps[-1].host if where.jumps else "The machine in between"
-    if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
-        return PeerUnreachable(
-            f"{jump} does not let connections through to {where.label}",
-            f"Set AllowTcpForwarding yes in the sshd_config of {jump}.",
-        )
-    return PeerUnreachable(
-        f"{jump} cannot reach {where.label} ({error.reason})",
-        f"Is it switched on, and does {jump} know it by that name?",
     )
 
 

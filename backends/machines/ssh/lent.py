@@ -483,7 +483,14 @@ async def pair(
                 client_keys=None,
             )
             try:
-                return await _handed_over(link, key, name)
+                process = await link.create_process(subsystem=PAIR, encoding=None)
+                request = PairRequest(name=name, key=public_line(key))
+                process.stdin.write(msgspec.json.encode(request) + b"\n")
+                told = await read_line(process.stdout)
+                answer = msgspec.json.decode(told, type=PairAnswer)
+                if answer.problem:
+                    raise HostError(answer.problem)
+                return answer.name
             finally:
                 link.close()
     except asyncssh.PermissionDenied as error:
@@ -492,16 +499,3 @@ async def pair(
         ) from error
     except NOT_JSON as error:
         raise HostError(f"{token.name} gave an answer without sense") from error
-
-
-async def _handed_over(
-    link: asyncssh.SSHClientConnection, key: asyncssh.SSHKey, name: str
-) -> str:
-    process = await link.create_process(subsystem=PAIR, encoding=None)
-    request = PairRequest(name=name, key=public_line(key))
-    process.stdin.write(msgspec.json.encode(request) + b"\n")
-    told = await read_line(process.stdout)
-    answer = msgspec.json.decode(told, type=PairAnswer)
-    if answer.problem:
-        raise HostError(answer.problem)
-    return answer.name

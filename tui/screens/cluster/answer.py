@@ -317,22 +317,19 @@ class ChatAnswer(ChatTurn):
                 self.body.mount(self._text, before=self._figures)
             self._text.add(text)
         if reply.done:
-            await self._end(turn)
+            self._ended = True
+            self.follow(None)
+            self._figures.set_class(turn.reply.failure is not None, "-failed")
+            self._say_end(turn)
+            if self._text is not None:
+                await self._text.drawn.wait()
+            self.drawn_whole.set()
             return
         self._say(coming_text(reply, answering))
         self.call_after_refresh(self._painted, began)
 
     def _painted(self, began: float) -> None:
         self._drawing_s = time.thread_time() - began
-
-    async def _end(self, turn: Turn) -> None:
-        self._ended = True
-        self.follow(None)
-        self._figures.set_class(turn.reply.failure is not None, "-failed")
-        self._say_end(turn)
-        if self._text is not None:
-            await self._text.drawn.wait()
-        self.drawn_whole.set()
 
     def follow(self, view_rows: int | None) -> int:
         """Show its end in a view of so many rows while it comes, None: all of it.

@@ -119,7 +119,11 @@ class AnswerText(Widget):
         if not self.size.width:
             return
         if MARKDOWN not in sys.modules:
-            self._show_plain()
+            width, n_rows = self.size.width, self._view_rows or PLAIN_ROWS
+            lines = wrapped(self.text[-width * n_rows :], width, n_rows)
+            self._rows = [line([(text, Style())], width) for text in lines]
+            self._settle_height()
+            self.refresh()
             # Where little is cached it takes seconds.
             await asyncio.to_thread(importlib.import_module, MARKDOWN)
         from tui.widgets.markdown_rows import MarkdownRows
@@ -132,13 +136,6 @@ class AnswerText(Widget):
         self._made = made
         self._show()
         self.drawn.set()
-
-    def _show_plain(self) -> None:
-        width, n_rows = self.size.width, self._view_rows or PLAIN_ROWS
-        lines = wrapped(self.text[-width * n_rows :], width, n_rows)
-        self._rows = [line([(text, Style())], width) for text in lines]
-        self._settle_height()
-        self.refresh()
 
     def _looks(self) -> dict[str, Style]:
         heading, sign, link, quiet = (

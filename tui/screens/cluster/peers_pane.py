@@ -308,16 +308,13 @@ the split does not use shows what is taken now. The letter is the device's in th
         self._strips = None
         if tops != self._tops or _n_rows(before) != _n_rows(self._blocks):
             self.refresh(layout=True)
-            if self._grew(before):
+            at = self.selected
+            both = at < min(len(before), len(self._blocks))
+            if both and self._blocks[at].n_rows > before[at].n_rows:
                 self.call_after_refresh(self._scroll_to_selected)
             return
         for index in changed:
             self._paint(index)
-
-    def _grew(self, before: list[PeerBlock]) -> bool:
-        at = self.selected
-        both = at < min(len(before), len(self._blocks))
-        return both and self._blocks[at].n_rows > before[at].n_rows
 
     def _paint(self, index: int) -> None:
         held = self._pictures.get(index)

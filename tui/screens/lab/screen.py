@@ -28,7 +28,6 @@ from tui.model.facts import device_marks
 from tui.model.quantities import acceptance_text
 from tui.screens.lab.links import LabWishes, LinkBlock, PresetList, preset_named
 from tui.screens.lab.speed import (
-    Labs,
     Picture,
     Samples,
     SpeedPane,
@@ -214,9 +213,6 @@ speed without a draft under the same lab, once both were measured.
             resubtitle(self._links_pane, acceptance)
         labs = {worker: block.lab for worker, block in self._blocks.items()}
         self._presets.lab = self._row.lab = labs.get(self._current)
-        self._show_speed(labs)
-
-    def _show_speed(self, labs: Labs) -> None:
         samples = self._samples
         own = samples.base.own_ms if samples.base is not None else None
         if own is None or own <= 0:

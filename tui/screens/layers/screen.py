@@ -126,16 +126,13 @@ class LayersScreen(ConsoleScreen):
             self._list.set_class(False, "-empty")
             self.table.show(layer_rows(edit))
             self._give_only(experts=self._gives_experts and has_experts(edit))
-            self._show_devices(edit)
+            self._devices.update(Content("\n").join(self._device_lines(edit)))
         self._edit = edit
         told = self._editor.refusals
         self.refusals = {f"layers.{verb}": why for verb, why in told.items()}
         self._show_selected()
         snapshot = self._editor.snapshot
         self._speed.texts = speed_texts(edit, snapshot) if edit else ()
-        self._say_verdict()
-
-    def _say_verdict(self) -> None:
         said = verdict(self._edit, self._editor.plan, self._editor.snapshot)
         text = with_keys(self.app, safe(said.text))
         self._verdict.update(Content.styled(text, f"${said.tone}"))
@@ -156,9 +153,6 @@ class LayersScreen(ConsoleScreen):
         resubtitle(self._list, _marked_text(rows) if self.table.marking else "")
         self._sizes.update(Content("\n").join(_size_lines(rows)))
         self._prices.update(Content("\n").join(self._price_lines(self._edit, rows)))
-
-    def _show_devices(self, edit: Edit) -> None:
-        self._devices.update(Content("\n").join(self._device_lines(edit)))
 
     def _device_lines(self, edit: Edit) -> Iterator[Content]:
         yield Content.styled("devices", "$dim")

@@ -230,7 +230,13 @@ The last 20 000 lines of one process, as it writes them.
         selecting = self.text_selection is not None
         whole = None if selecting else self._strips.get(row)
         if whole is None:
-            whole = self._draw(row)
+            text = self._coloured(row.number)
+            if row.start or row.end < len(text):
+                text = text[row.start : row.end]
+            segments = [
+                segment for segment in text.render(self.app.console) if segment.text
+            ]
+            whole = Strip(segments, cell_len(text.plain))
             if not selecting:
                 self._strips[row] = whole
         strip = whole.crop_extend(scroll_x, scroll_x + width, self.rich_style)
@@ -245,15 +251,6 @@ The last 20 000 lines of one process, as it writes them.
         if 0 < scroll_x < length:
             strip = Strip.join([sign, strip.crop(1, width)])
         return strip
-
-    def _draw(self, row: LogRow) -> Strip:
-        text = self._coloured(row.number)
-        if row.start or row.end < len(text):
-            text = text[row.start : row.end]
-        segments = [
-            segment for segment in text.render(self.app.console) if segment.text
-        ]
-        return Strip(segments, cell_len(text.plain))
 
     def _coloured(self, number: int) -> Text:
         line = self._buffer[number]
