@@ -19,15 +19,12 @@ from backends.errors import DllmError, disk_errors
 from backends.paths import Paths
 from backends.printable import last_line
 from backends.service.unit import (
-    LABEL,
-    RELAY_LABEL,
-    RELAY_UNIT,
-    UNIT,
-    WORKER_LABEL,
-    WORKER_UNIT,
+    CONTROLLER,
     Service,
+    label_of,
     launchd_agent,
     systemd_unit,
+    unit_of,
 )
 from backends.state.base import Value
 from backends.writing import write_private
@@ -64,27 +61,15 @@ class Manager(Protocol):
     def state(self) -> ServiceState: ...
 
 
-def manager() -> Manager:
-    return _manager_of(UNIT, LABEL)
-
-
-def worker_manager() -> Manager:
-    return _manager_of(WORKER_UNIT, WORKER_LABEL)
-
-
-def relay_manager() -> Manager:
-    return _manager_of(RELAY_UNIT, RELAY_LABEL)
-
-
-def _manager_of(unit: str, label: str) -> Manager:
-    return Launchd(label) if sys.platform == "darwin" else Systemd(unit)
+def manager(name: str = CONTROLLER) -> Manager:
+    return Launchd(name) if sys.platform == "darwin" else Systemd(name)
 
 
 class Systemd:
     name = "systemd"
 
-    def __init__(self, unit: str = UNIT) -> None:
-        self._unit = unit
+    def __init__(self, name: str = CONTROLLER) -> None:
+        self._unit = unit_of(name)
 
     @property
     def file(self) -> Path:
@@ -136,8 +121,8 @@ class Systemd:
 class Launchd:
     name = "launchd"
 
-    def __init__(self, label: str = LABEL) -> None:
-        self._label = label
+    def __init__(self, name: str = CONTROLLER) -> None:
+        self._label = label_of(name)
 
     @property
     def file(self) -> Path:

@@ -11,12 +11,7 @@ from backends.errors import DllmError
 from backends.paths import ENGINE_DIR_VARIABLE, Paths
 from backends.state.base import Value
 
-UNIT = "dllm-tui.service"
-LABEL = "dllm-tui.controller"
-WORKER_UNIT = "dllm-tui-worker.service"
-WORKER_LABEL = "dllm-tui.worker"
-RELAY_UNIT = "dllm-tui-relay.service"
-RELAY_LABEL = "dllm-tui.relay"
+CONTROLLER = "controller"
 PASSED_ON = (
     *("PATH", "PYTHONPATH", ENGINE_DIR_VARIABLE, "DLLM_RELAY"),
     *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
@@ -31,7 +26,7 @@ _ODD = frozenset("$\"'\\")
 class Service(Value, frozen=True, kw_only=True):
     """The process that is to be kept up."""
 
-    label: str = LABEL
+    name: str = CONTROLLER
     title: str = "keeps the clusters of this user running"
     argv: tuple[str, ...]
     environment: dict[str, str] = {}
@@ -48,36 +43,20 @@ def controller_service(paths: Paths, environment: Mapping[str, str]) -> Service:
     )
 
 
-def worker_service(
-    paths: Paths, environment: Mapping[str, str], args: Sequence[str]
-) -> Service:
-    """The program that lends this machine, with the options it was given."""
-    title = "lends this machine to consoles elsewhere"
-    return _service_of("worker", WORKER_LABEL, title, paths, environment, args)
-
-
-def relay_service(
-    paths: Paths, environment: Mapping[str, str], args: Sequence[str]
-) -> Service:
-    """The relay for machines behind routers, with the options it was given."""
-    title = "passes on what machines behind routers send each other"
-    return _service_of("relay", RELAY_LABEL, title, paths, environment, args)
-
-
-def _service_of(
-    group: str,
-    label: str,
+def command_service(
+    name: str,
     title: str,
     paths: Paths,
     environment: Mapping[str, str],
     args: Sequence[str],
 ) -> Service:
+    """``dllm-tui NAME run``, with the options it was given."""
     return Service(
-        label=label,
+        name=name,
         title=title,
-        argv=(sys.executable, "-P", "-c", _COMMAND, group, "run", *args),
+        argv=(sys.executable, "-P", "-c", _COMMAND, name, "run", *args),
         environment=_passed_on(environment),
-        log=str(paths.state_dir / f"{group}.err"),
+        log=str(paths.state_dir / f"{name}.err"),
     )
 
 
@@ -93,6 +72,15 @@ def _passed_on(environment: Mapping[str, str]) -> dict[str, str]:
         parts = passed["PYTHONPATH"].split(os.pathsep)
         passed["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in parts if p)
     return passed
+
+
+def unit_of(name: str) -> str:
+    """The file of a service's unit: ``dllm-tui-worker.service``."""
+    return f"dllm-tui-{name}.service" if name != CONTROLLER else "dllm-tui.service"
+
+
+def label_of(name: str) -> str:
+    return f"dllm-tui.{name}"
 
 
 def systemd_unit(service: Service) -> str:
@@ -136,7 +124,7 @@ def _quoted(text: str) -> str:
 def launchd_agent(service: Service) -> str:
     """An agent of launchd; what the controller starts outlives it."""
     described = {
-        "Label": service.label,
+        "Label": label_of(service.name),
         "ProgramArguments": list(service.argv),
         "EnvironmentVariables": dict(service.environment),
         "RunAtLoad": True,

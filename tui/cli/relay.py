@@ -20,8 +20,8 @@ from backends.mesh.relay_access import (
     parse_access,
 )
 from backends.paths import user_paths
-from backends.service.manager import ServiceState, relay_manager
-from backends.service.unit import relay_service
+from backends.service.manager import ServiceState
+from backends.service.unit import command_service
 from backends.tasks import end_tasks
 from backends.units import format_bytes
 from tui.cli.command import Group, options, quantity
@@ -177,7 +177,7 @@ def relay_unit() -> None:
     """Be a relay at every login, or at boot."""
 
 
-add_unit_commands(relay_unit, relay_manager, "")
+add_unit_commands(relay_unit, "relay", "")
 
 
 @relay_unit.command("install", shows=unit_lines)
@@ -189,5 +189,6 @@ def install_relay(
     """Install and start it."""
     _rate(rate)
     args = ["--listen", listen, "--rate", rate, "--clients", str(_clients(clients))]
-    wanted = relay_service(user_paths(), os.environ, args)
-    return installed(relay_manager(), wanted, dry_run=dry_run)
+    title = "passes on what machines behind routers send each other"
+    wanted = command_service("relay", title, user_paths(), os.environ, args)
+    return installed(wanted, dry_run=dry_run)

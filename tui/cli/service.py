@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
 
@@ -98,10 +98,9 @@ def unit_lines(state: ServiceState) -> Iterator[str]:
     return state_lines(state, "It ends when you log out")
 
 
-def installed(
-    looked_after_by: Manager, wanted: Service, *, dry_run: bool
-) -> ServiceState | None:
+def installed(wanted: Service, *, dry_run: bool) -> ServiceState | None:
     """Install and start a service; in a dry run only print its unit file."""
+    looked_after_by = manager(wanted.name)
     if dry_run:
         _show_unit(looked_after_by, wanted)
         return None
@@ -109,16 +108,14 @@ def installed(
     return looked_after_by.state()
 
 
-def add_unit_commands(
-    group: click.Group, find: Callable[[], Manager], ends: str
-) -> None:
+def add_unit_commands(group: click.Group, name: str, ends: str) -> None:
     """Add ``remove``, which ``ends`` what runs, and ``status`` to a group."""
 
     def remove() -> ServiceState:
-        return _removed(find())
+        return _removed(manager(name))
 
     def status() -> ServiceState:
-        return find().state()
+        return manager(name).state()
 
     remove.__doc__ = f"Stop and remove it{ends}."
     status.__doc__ = "Show whether it is installed and runs."

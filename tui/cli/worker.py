@@ -23,8 +23,8 @@ from backends.mesh.owner_limits import OwnerLimits, parse_hours
 from backends.mesh.pairings import PairedConsole, PairingFile, without_relay_key
 from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
 from backends.paths import user_paths
-from backends.service.manager import ServiceState, worker_manager
-from backends.service.unit import worker_service
+from backends.service.manager import ServiceState
+from backends.service.unit import command_service
 from backends.units import format_age, format_bytes, format_count, format_digits
 from tui.cli.command import SECONDS, Group, Name, options, quantity
 from tui.cli.output import (
@@ -444,7 +444,7 @@ def worker_unit() -> None:
     """Lend this machine at every login, without a screen."""
 
 
-add_unit_commands(worker_unit, worker_manager, "; what runs for others ends")
+add_unit_commands(worker_unit, "worker", "; what runs for others ends")
 
 
 @worker_unit.command("install", shows=unit_lines)
@@ -465,5 +465,6 @@ def install_worker(
     for option, value in given.items():
         for one in value if isinstance(value, tuple) else filter(None, [value]):
             args += [f"--{option}", str(one)]
-    wanted = worker_service(user_paths(), os.environ, args)
-    return installed(worker_manager(), wanted, dry_run=dry_run)
+    title = "lends this machine to consoles elsewhere"
+    wanted = command_service("worker", title, user_paths(), os.environ, args)
+    return installed(wanted, dry_run=dry_run)
