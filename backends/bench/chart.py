@@ -18,8 +18,6 @@ TICKS = 5
 
 
 class Point(NamedTuple):
-    """A case: its place on the axis, and its tok/s."""
-
     x: float
     y: Interval
 

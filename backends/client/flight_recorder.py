@@ -52,8 +52,6 @@ Cells = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 
 class RecordHeader(Value, frozen=True, kw_only=True):
-    """The first line of a record."""
-
     dllm_record: int = FORMAT
     program: str = ""
     """The version of the program."""

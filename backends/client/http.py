@@ -144,8 +144,6 @@ looked at, a model is asked."""
 
 
 class ReadOnly(UsageError):
-    """A read-only client requested a change."""
-
     def __init__(self, what: str = "This") -> None:
         super().__init__(
             f"{what} is refused: read-only, nothing changed",

@@ -60,8 +60,6 @@ _REMEDY = "Give a file that dllm-tui --record wrote."
 
 
 class ReplayRefused(UsageError):
-    """Something was asked that would act."""
-
     def __init__(self) -> None:
         super().__init__("This is a replay: nothing runs here that could be changed")
 

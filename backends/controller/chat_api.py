@@ -40,8 +40,6 @@ from backends.state.chats import chat_framed
 
 
 class ChatModel(Value, frozen=True, kw_only=True):
-    """The model whose current conversation is meant."""
-
     model: str = ""
 
 

@@ -44,8 +44,6 @@ LOOK_S = 20.0
 
 
 class DeliverySource(NamedTuple):
-    """A model, and the ways to it."""
-
     headers: tuple[Path, ...]
     """Files here that have at least its headers, and its sizes."""
     names: tuple[str, ...]

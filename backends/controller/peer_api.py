@@ -54,8 +54,6 @@ class PeerRequest(Value, frozen=True, kw_only=True):
 
 
 class InviteRequest(Value, frozen=True, kw_only=True):
-    """An invitation for a machine that is to dial us."""
-
     name: str = ""
     """For the peer; empty: as it is called."""
     life_s: float = LIFE_S
@@ -64,8 +62,6 @@ class InviteRequest(Value, frozen=True, kw_only=True):
 
 
 class PairingRequest(Value, frozen=True, kw_only=True):
-    """A worker to be paired with by digits."""
-
     place: str
     """``10.0.0.7:50080``."""
     name: str = ""
@@ -73,8 +69,6 @@ class PairingRequest(Value, frozen=True, kw_only=True):
 
 
 class PairingDecision(Value, frozen=True, kw_only=True):
-    """The word of who compared the digits."""
-
     agrees: bool
 
 
@@ -85,8 +79,6 @@ class ProvisionRequest(Value, frozen=True, kw_only=True):
 
 
 class DeliverRequest(Value, frozen=True, kw_only=True):
-    """A model that a peer is to get, by the fastest way."""
-
     source: str
     """As ``models get`` takes it, or the path of a model here or at a peer."""
     layers: str = ""

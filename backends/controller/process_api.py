@@ -21,8 +21,6 @@ from backends.state import ProcessState, UsageReport, Value
 
 
 class ProcessRequest(Value, frozen=True, kw_only=True):
-    """A process to be restarted or killed, by its name on a machine."""
-
     name: str
     machine: str = LOCAL
     pid: int | None = None

@@ -58,8 +58,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts of a controller that its API gives access to."""
-
     readers: Readers
     clusters: Clusters
     catalogue: Catalogue

@@ -48,8 +48,6 @@ CMAKE_FLAGS = (
 
 
 class _Job:
-    """One build: what to build, where, and whom to tell."""
-
     def __init__(
         self,
         source: Source,

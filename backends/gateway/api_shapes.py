@@ -147,8 +147,6 @@ def models(target: Target) -> Mapping[str, Any]:
 
 
 class Refusal(Exception):
-    """A request is not let in."""
-
     def __init__(
         self, status: HTTPStatus, message: str, retry_after_s: float | None = None
     ) -> None:

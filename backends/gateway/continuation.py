@@ -208,8 +208,6 @@ class CompletionEvent(Value, frozen=True):
 
 
 class Ending(Value, frozen=True):
-    """The end of an answer that was continued."""
-
     said: dict[str, Any]
     """The last event of ``/completion``."""
     tokens: int

@@ -24,8 +24,6 @@ HINT = "Jump: type the letters · {jumping.cancel} leaves · {dialogs.help:short
 
 
 class JumpTarget(NamedTuple):
-    """One place to jump to, in cells of the screen."""
-
     widget: Widget
     at: Offset
     pressed: bool

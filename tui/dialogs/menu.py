@@ -31,8 +31,6 @@ FRAME_ROWS = 4
 
 @dataclass(slots=True, eq=False)
 class MenuEntry(Entry):
-    """An action as a row of the menu."""
-
     refusal: str = ""
     """Why it would do nothing now; empty if it can be done."""
 

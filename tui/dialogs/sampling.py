@@ -89,8 +89,6 @@ OPENING = "Empty means the server's default."
 
 
 class SamplingInput(Horizontal):
-    """A label and a field for one number."""
-
     DEFAULT_CSS = """
     SamplingInput {
         height: 1;

@@ -74,8 +74,6 @@ class EngineFlow(Flow):
 
 
 class Reached:
-    """Puts progress in words; a download has a rate."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._transfer = Transfer(clock)
 

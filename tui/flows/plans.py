@@ -27,8 +27,6 @@ PICK_FIRST = "Pick a model first: {cluster.model}"
 
 
 class PlanFlows(Flow):
-    """Choosing a model, launching, stopping, leaving."""
-
     async def choose(self, path: str) -> None:
         """Put a model in the editor, split by memory.
 

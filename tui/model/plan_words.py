@@ -112,8 +112,6 @@ NEAR_BYTES = 16 << 20
 
 
 class PlanVerdict(NamedTuple):
-    """One sentence and how it is meant."""
-
     text: str
     tone: Tone
 

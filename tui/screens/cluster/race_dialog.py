@@ -168,8 +168,6 @@ FACT_GAP = " · "
 
 
 class SideFacts(StripWidget):
-    """The layers of a side, what it does, and its speeds."""
-
     DEFAULT_CSS = "SideFacts { height: 4; }"
 
     side: Drawn[RaceSide | None] = Drawn(None)
