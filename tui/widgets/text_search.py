@@ -58,7 +58,7 @@ class Match(NamedTuple):
 def word_rows(text: str, width: int) -> Iterator[tuple[int, int]]:
     """Character ranges of a line's rows, folded between words where that can be."""
     start = 0
-    while (end := _fitting_end(text, start, width)) < len(text):
+    while (end := fitting_end(text, start, width)) < len(text):
         blank = text.rfind(" ", start, end + 1)
         end = blank + 1 if text[start : max(blank, start)].strip() else end
         yield start, end
@@ -67,7 +67,8 @@ def word_rows(text: str, width: int) -> Iterator[tuple[int, int]]:
         yield start, len(text)
 
 
-def _fitting_end(text: str, start: int, width: int) -> int:
+def fitting_end(text: str, start: int, width: int) -> int:
+    """The end of the characters from ``start`` on that fit into a row."""
     end = min(start + width, len(text))
     if text.isascii():
         return end

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from rich.cells import cell_len, get_character_cell_size
+from rich.cells import cell_len
 
 from tui.model.log_levels import LogLevel
 from tui.widgets.safe_text import safe_line
+from tui.widgets.text_search import TextRow, fitting_end
 
 LINE_LIMIT = 20_000
 """Lines kept; older ones are dropped."""
@@ -135,36 +135,16 @@ class LogFilter:
         return [(start, end) for start, end in found if end > start]
 
 
-class LogRow(NamedTuple):
-    """A piece of a line that stands on one row."""
-
-    number: int
-    start: int
-    """First character."""
-    end: int
-    """One past the last character."""
-
-
 def fold_line(line: str, width: int | None) -> list[tuple[int, int]]:
     """Character ranges of a line's rows, each at most ``width`` cells wide."""
     if width is None or len(line) * 2 <= width or cell_len(line) <= width:
         return [(0, len(line))]
-    if line.isascii():
-        starts = range(0, len(line), width)
-        return [(start, min(start + width, len(line))) for start in starts]
-    return _fold_wide(line, width)
-
-
-def _fold_wide(line: str, width: int) -> list[tuple[int, int]]:
-    ranges = []
-    start = used = 0
-    for index, character in enumerate(line):
-        size = get_character_cell_size(character)
-        if used + size > width:
-            ranges.append((start, index))
-            start, used = index, 0
-        used += size
-    return [*ranges, (start, len(line))]
+    ranges, start = [], 0
+    while start < len(line):
+        end = fitting_end(line, start, width)
+        ranges.append((start, end))
+        start = end
+    return ranges
 
 
 class LogRows:
@@ -181,18 +161,18 @@ class LogRows:
         self.widest = 0
         """Cells of the widest row seen."""
         self._buffer = buffer
-        self._rows: list[LogRow] = []
+        self._rows: list[TextRow] = []
         self._end = 0
         """Number of the next line to lay out."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> LogRow:
+    def __getitem__(self, index: int) -> TextRow:
         return self._rows[index]
 
     def line_numbers(self) -> Iterator[int]:
-        return (row.number for row in self._rows if row.start == 0)
+        return (row.line for row in self._rows if row.start == 0)
 
     def extend(self, changed: int) -> int:
         """Lay out the lines from ``changed`` on; return the rows dropped on top."""
@@ -202,7 +182,7 @@ class LogRows:
         return self._drop_pruned()
 
     def cut(self, changed: int) -> None:
-        while self._rows and self._rows[-1].number >= changed:
+        while self._rows and self._rows[-1].line >= changed:
             row = self._rows.pop()
             self.matching -= row.start == 0
         self._end = min(self._end, changed)
@@ -223,15 +203,15 @@ class LogRows:
         self.matching += 1
         if self.width is None:
             self.widest = max(self.widest, cell_len(line))
-            self._rows.append(LogRow(number, 0, len(line)))
+            self._rows.append(TextRow(number, 0, len(line)))
         else:
             ranges = fold_line(line, self.width)
-            self._rows.extend(LogRow(number, start, end) for start, end in ranges)
+            self._rows.extend(TextRow(number, start, end) for start, end in ranges)
 
     def _drop_pruned(self) -> int:
         oldest = self._buffer.first
         dropped = 0
-        while dropped < len(self._rows) and self._rows[dropped].number < oldest:
+        while dropped < len(self._rows) and self._rows[dropped].line < oldest:
             self.matching -= self._rows[dropped].start == 0
             dropped += 1
         del self._rows[:dropped]

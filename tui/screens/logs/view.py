@@ -22,7 +22,8 @@ from textual.strip import Strip
 from tui.actions import bindings
 from tui.app.messages import Copyable
 from tui.model.log_levels import LogLevel, level_of, prefix_length
-from tui.screens.logs.lines import LogBuffer, LogFilter, LogRow, LogRows
+from tui.screens.logs.lines import LogBuffer, LogFilter, LogRows
+from tui.widgets.text_search import TextRow
 from tui.widgets.worker_reports import report_worker
 
 LINES_AT_ONCE = 1000
@@ -113,7 +114,7 @@ The last 20 000 lines of one process, as it writes them.
         """Rows being laid out for another filter or width."""
         self._seen_end = 0
         self._marks: set[int] = set()
-        self._strips: LRUCache[LogRow, Strip] = LRUCache(512)
+        self._strips: LRUCache[TextRow, Strip] = LRUCache(512)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -181,7 +182,7 @@ The last 20 000 lines of one process, as it writes them.
             self._next.cut(changed)
         kept = range(self._buffer.first, changed)
         for row in list(self._strips.keys()):
-            if row.number not in kept:
+            if row.line not in kept:
                 self._strips.discard(row)
         if dropped and not self.following:
             self._settle()
@@ -230,7 +231,7 @@ The last 20 000 lines of one process, as it writes them.
         selecting = self.text_selection is not None
         whole = None if selecting else self._strips.get(row)
         if whole is None:
-            text = self._coloured(row.number)
+            text = self._coloured(row.line)
             if row.start or row.end < len(text):
                 text = text[row.start : row.end]
             segments = [
@@ -240,7 +241,7 @@ The last 20 000 lines of one process, as it writes them.
             if not selecting:
                 self._strips[row] = whole
         strip = whole.crop_extend(scroll_x, scroll_x + width, self.rich_style)
-        strip = strip.apply_offsets(scroll_x + row.start, row.number)
+        strip = strip.apply_offsets(scroll_x + row.start, row.line)
         return self._mark_cuts(strip, scroll_x, whole.cell_length)
 
     def _mark_cuts(self, strip: Strip, scroll_x: int, length: int) -> Strip:
