@@ -78,11 +78,8 @@ class RecordService(Protocol):
         """The file that is being written; empty while nothing is recorded."""
 
     def begin(self, *, size: tuple[int, int], words: bool) -> None: ...
-    async def follow(self) -> str:
-        """Ask for what no pane asks for; returns once the record ended, with why."""
-
-    async def end(self) -> str:
-        """End the record; its file, its time and its size in words."""
+    async def follow(self) -> str: ...
+    async def end(self) -> str: ...
 
 
 class ReplayService(Protocol):
@@ -112,40 +109,23 @@ class ReplayService(Protocol):
 
 
 class ClusterService(Protocol):
-    """Everything the console may ask; every call may raise ``DllmError``."""
+    """The methods of a ``ControllerClient`` that the console calls; see there.
+
+    Every call may raise ``DllmError``.
+    """
 
     @property
     def cluster(self) -> str: ...
     @property
     def chats(self) -> ChatService: ...
-    def use(self, cluster: str) -> None:
-        """Talk about another cluster from here on; streams begun stay as they are."""
-
-    def snapshots(self) -> AsyncIterator[ClusterSnapshot]:
-        """Snapshots as they change, at most four a second.
-
-        Ends when the controller goes away; calling it again starts a controller.
-        """
-
-    async def propose(self, ask: Ask) -> Plan:
-        """A plan for a model, balanced by memory if ``ask`` names no layers.
-
-        Paths among the arguments for llama-server must be whole.
-        """
-
+    def use(self, cluster: str) -> None: ...
+    def snapshots(self) -> AsyncIterator[ClusterSnapshot]: ...
+    async def propose(self, ask: Ask) -> Plan: ...
     async def launch(
         self, plan: Plan, *, replaces: int | None = None
-    ) -> ClusterSnapshot:
-        """Make the cluster run this plan; progress arrives as snapshots.
-
-        ``replaces`` is the generation that is meant to be replaced: 0 for none, None
-        for any.
-        """
-
+    ) -> ClusterSnapshot: ...
     async def stop(self) -> ClusterSnapshot: ...
-    async def shutdown(self, *, only_if_idle: bool = False) -> None:
-        """End the controller and, unless ``only_if_idle``, all it runs."""
-
+    async def shutdown(self, *, only_if_idle: bool = False) -> None: ...
     async def inspect(self, path: str) -> ModelInfo: ...
     async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue: ...
     def get_model(self, source: str) -> AsyncGenerator[Download, None]: ...
@@ -158,23 +138,15 @@ class ClusterService(Protocol):
     async def names_after(self, path: str) -> tuple[str, ...]: ...
     async def read_log(
         self, name: str, offset: int, limit_bytes: int = 65536
-    ) -> LogChunk:
-        """Part of a process log; a negative offset counts from the end."""
-
-    def usages(self) -> AsyncIterator[UsageReport]:
-        """Report the usage of machines and processes, every second."""
-
+    ) -> LogChunk: ...
+    def usages(self) -> AsyncIterator[UsageReport]: ...
     async def restart_process(self, name: str, machine: str) -> ClusterSnapshot: ...
     async def kill_process(
         self, name: str, machine: str, pid: int | None = None
     ) -> ClusterSnapshot: ...
     async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot: ...
-    def race(self, asked: RaceRequest) -> AsyncGenerator[Race, None]:
-        """Race two plans; closing it goes back to what served before."""
-
-    def sweep(self, asked: SweepRequest) -> AsyncGenerator[Sweep, None]:
-        """Slow links step by step and measure; closing it puts the lab back."""
-
+    def race(self, asked: RaceRequest) -> AsyncGenerator[Race, None]: ...
+    def sweep(self, asked: SweepRequest) -> AsyncGenerator[Sweep, None]: ...
     async def events(self, *, after: int = 0) -> tuple[Event, ...]: ...
     async def settings_taken(self) -> None: ...
     async def memory(self, plan: Plan) -> PlanMemory: ...
@@ -191,26 +163,11 @@ class ClusterService(Protocol):
         bare: str | None = None,
         token: str | None = None,
         trusted: Sequence[str] = (),
-    ) -> Peer:
-        """Make a machine known: by what one gives to ssh, a bare ``host:port``, or a
-        token of its ``dllm-tui worker``. Host keys of ``trusted`` fingerprints need no
-        answer.
-
-        Returns at once; what becomes of it (a question, a failure) comes as snapshots.
-        """
-
-    async def found_workers(self) -> FoundWorkers:
-        """The workers that announce themselves on this network, as far as is known."""
-
-    async def begin_pairing(self, name: str, place: str) -> PeerPairing:
-        """Agree on digits with the worker at a place; without where there is none."""
-
-    async def decide_pairing(self, digits: str, *, agrees: bool) -> None:
-        """Tell whether both screens show the same digits."""
-
-    async def pairing_outcome(self, digits: str) -> Peer:
-        """The new peer, once both sides have agreed."""
-
+    ) -> Peer: ...
+    async def found_workers(self) -> FoundWorkers: ...
+    async def begin_pairing(self, name: str, place: str) -> PeerPairing: ...
+    async def decide_pairing(self, digits: str, *, agrees: bool) -> None: ...
+    async def pairing_outcome(self, digits: str) -> Peer: ...
     async def remove_peer(self, name: str) -> None: ...
     async def probe_peer(self, name: str) -> Peer: ...
     async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer: ...
