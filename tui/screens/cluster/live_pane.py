@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from shlex import join
 
 from rich.style import Style
@@ -14,7 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from backends.state import Bottleneck, ClusterSnapshot, Failure, Step, StepState
-from backends.units import format_percent, format_seconds
+from backends.units import format_percent, format_seconds, format_signal
 from tui.app.messages import Copyable, Raw
 from tui.model.edit import same_plan
 from tui.model.editor import PlanEditor
@@ -181,9 +180,7 @@ class FailurePanel(StripWidget):
 def exit_text(failure: Failure) -> str:
     """``exit code 1`` or ``killed by SIGKILL``; empty when neither is known."""
     if failure.exit_signal is not None:
-        names = {one.value: one.name for one in signal.Signals}
-        by = names.get(failure.exit_signal, f"signal {failure.exit_signal}")
-        return f"killed by {by}"
+        return f"killed by {format_signal(failure.exit_signal)}"
     return "" if failure.exit_code is None else f"exit code {failure.exit_code}"
 
 
