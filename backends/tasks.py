@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    import socket
 
 T = TypeVar("T")
 _CONNECTS = "_connect_pipes"
@@ -85,3 +88,13 @@ async def end_others() -> None:
         if task is not this and getattr(task.get_coro(), "__name__", "") != _CONNECTS
     ]:
         await end_tasks(*left)
+
+
+async def until_readable(made: socket.socket) -> None:
+    """Wait until there is something to read, and leave it there."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(made, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(made)

@@ -23,7 +23,7 @@ from backends.errors import DllmError
 from backends.gateway.target import Mode, Target
 from backends.state.base import NOT_JSON
 from backends.state.snapshots import RequestCounts
-from backends.tasks import TaskSet, end_tasks
+from backends.tasks import TaskSet, end_tasks, until_readable
 
 if TYPE_CHECKING:
     from backends.gateway.proxy import Proxy
@@ -64,12 +64,7 @@ async def _handed(
     connection: socket.socket, bytes_max: int
 ) -> tuple[bytes, list[socket.socket]]:
     """Wait for the first line, and for the sockets that come with it."""
-    loop, readable = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(connection, readable.set)
-    try:
-        await readable.wait()
-    finally:
-        loop.remove_reader(connection)
+    await until_readable(connection)
     said, descriptors, _, _ = socket.recv_fds(
         connection, bytes_max, SOCKETS_MAX, _CLOSED_ON_EXEC
     )

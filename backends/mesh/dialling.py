@@ -15,7 +15,7 @@ import psutil
 from backends.errors import HostError, UsageError
 from backends.machines.ssh.authentication import dial
 from backends.mesh.token import place
-from backends.tasks import end_tasks
+from backends.tasks import end_tasks, until_readable
 
 if TYPE_CHECKING:
     from backends.state import PeerPath
@@ -148,7 +148,9 @@ async def greeted(made: socket.socket, label: str) -> socket.socket:
     """The socket itself, once a worker greets there; else it counts as nobody."""
     try:
         async with asyncio.timeout(BANNER_S):
-            told = await _begins(made)
+            made.setblocking(False)
+            await until_readable(made)
+            told = made.recv(len(BANNER), socket.MSG_PEEK)
     except (TimeoutError, OSError):
         told = b""
     except BaseException:
@@ -158,18 +160,6 @@ async def greeted(made: socket.socket, label: str) -> socket.socket:
         made.close()
         raise HostError(f"No worker answers at {label}")
     return made
-
-
-async def _begins(made: socket.socket) -> bytes:
-    """The first bytes that come, which stay to be read."""
-    loop, came = asyncio.get_running_loop(), asyncio.Event()
-    made.setblocking(False)
-    loop.add_reader(made, came.set)
-    try:
-        await came.wait()
-    finally:
-        loop.remove_reader(made)
-    return made.recv(len(BANNER), socket.MSG_PEEK)
 
 
 async def dial_any(places: Sequence[str]) -> socket.socket:

@@ -22,7 +22,7 @@ from backends.mesh.messages import BANNER
 from backends.mesh.token import ADDRESSES_MAX, place
 from backends.printable import printable
 from backends.state import FoundWorker, FoundWorkers
-from backends.tasks import TaskSet, end_tasks
+from backends.tasks import TaskSet, end_tasks, until_readable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -276,16 +276,11 @@ async def _answers(here: str) -> bool:
 
 async def is_worker(made: socket.socket) -> bool:
     """Return true if a worker is there, by its first words; they are left unread."""
-    loop, head = asyncio.get_running_loop(), b""
+    head = b""
     with contextlib.suppress(TimeoutError, OSError):
         async with asyncio.timeout(ANSWER_S):
             while True:
-                readable = asyncio.Event()
-                loop.add_reader(made, readable.set)
-                try:
-                    await readable.wait()
-                finally:
-                    loop.remove_reader(made)
+                await until_readable(made)
                 before, head = head, made.recv(len(BANNER), socket.MSG_PEEK)
                 if head in (BANNER, before) or not BANNER.startswith(head):
                     break

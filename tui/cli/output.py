@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,23 +27,18 @@ _LINEAR = ContextVar("linear", default=False)
 
 
 @contextmanager
-def quieted(quiet: bool) -> Iterator[None]:
-    """Print results, warnings and errors alone meanwhile, if ``quiet``."""
-    token = _QUIET.set(quiet)
+def _meanwhile(variable: ContextVar[bool], value: bool) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _QUIET.reset(token)
+        variable.reset(token)
 
 
-@contextmanager
-def linear() -> Iterator[None]:
-    """Draw over nothing meanwhile: progress comes in lines, as without a terminal."""
-    token = _LINEAR.set(True)
-    try:
-        yield
-    finally:
-        _LINEAR.reset(token)
+quieted = partial(_meanwhile, _QUIET)
+"""Print results, warnings and errors alone meanwhile, if its argument is true."""
+linear = partial(_meanwhile, _LINEAR, True)
+"""Draw over nothing meanwhile: progress comes in lines, as without a terminal."""
 
 
 def is_linear() -> bool:
