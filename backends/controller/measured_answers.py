@@ -11,7 +11,7 @@ from backends.controller.chat_api import QuestionQueue
 from backends.controller.cluster import Cluster
 from backends.errors import ControllerError, ProcessFailed
 from backends.places import LOCAL
-from backends.state import ChatDelta, ChatMessage, ChatRequest, ChatTimings, Sampling
+from backends.state import ChatDelta, ChatRequest, ChatTimings
 
 
 class MeasuredAnswers:
@@ -29,10 +29,7 @@ class MeasuredAnswers:
 
     async def ask(self, prompt: str, tokens: int) -> AsyncGenerator[ChatDelta, None]:
         """Yield an answer of so many tokens at most, as it comes."""
-        request = ChatRequest(
-            messages=(ChatMessage(role="user", content=prompt),),
-            sampling=Sampling(temperature=0.0, seed=1, max_tokens=tokens),
-        )
+        request = ChatRequest.greedy(prompt, tokens, seed=1)
         store = self._cluster.store
         ours = [p.pid for p in store.snapshot.processes if p.pid and p.peer == LOCAL]
         busy, began = BusyTime(ours), time.monotonic()

@@ -32,6 +32,16 @@ class ChatRequest(Value, frozen=True, kw_only=True):
     messages: tuple[ChatMessage, ...]
     sampling: Sampling = Sampling()
 
+    @classmethod
+    def greedy(
+        cls, text: str, max_tokens: int | None, seed: int | None = None
+    ) -> ChatRequest:
+        """One question whose answer has the likeliest tokens."""
+        sampling = Sampling(temperature=0.0, seed=seed, max_tokens=max_tokens)
+        return cls(
+            messages=(ChatMessage(role="user", content=text),), sampling=sampling
+        )
+
 
 class ChatTimings(Value, frozen=True, kw_only=True):
     """Figures of one answer, as llama-server measured them."""

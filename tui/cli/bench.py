@@ -61,13 +61,11 @@ from backends.split.cost import Workload, forecast, with_labs
 from backends.state import (
     NO_DRAFT,
     Ask,
-    ChatMessage,
     ChatRequest,
     ClusterSnapshot,
     ClusterSpeeds,
     Lab,
     Preview,
-    Sampling,
 )
 from backends.units import format_count, format_seconds
 from backends.writing import remove_leftovers
@@ -479,11 +477,7 @@ class BenchRunner:
     async def _ask(self, question: str, *, tokens: int) -> Answer:
         # Each begins in its own way, so that no prompt is known already.
         text = f"Question {question}. {self._run.prompt}"
-        request = ChatRequest(
-            messages=(ChatMessage(role="user", content=text),),
-            sampling=Sampling(temperature=0.0, max_tokens=tokens),
-        )
-        return await asked(self._client, request, unseen)
+        return await asked(self._client, ChatRequest.greedy(text, tokens), unseen)
 
     async def _counted(self, before: ClusterSnapshot, tokens: int) -> ClusterSnapshot:
         """The snapshot in which relays and controller have counted the tokens.

@@ -14,11 +14,9 @@ from backends.models.download import THERE
 from backends.paths import user_paths
 from backends.state import (
     Ask,
-    ChatMessage,
     ChatRequest,
     ClusterSnapshot,
     Plan,
-    Sampling,
 )
 from backends.units import format_seconds
 from tui.cli.chats import Answer, answer_text, asked
@@ -106,10 +104,7 @@ def demo(
         run(require_engine(user_paths()))
         path = run(_model_path(model, bundled=bundled))
         ask = Ask(model=path, workers=WORKERS, **shares(split))
-        request = ChatRequest(
-            messages=(ChatMessage(role="user", content=prompt),),
-            sampling=Sampling(temperature=0.0, max_tokens=max_tokens),
-        )
+        request = ChatRequest.greedy(prompt, max_tokens)
         run(tidily(client, _headless(client, ask, request, as_json=as_json)))
         return
     from tui.cli.main import import_console, open_console

@@ -14,11 +14,9 @@ from backends.paths import user_paths
 from backends.places import LOCAL
 from backends.state import (
     Ask,
-    ChatMessage,
     ChatRequest,
     ClusterSpeeds,
     PeerState,
-    Sampling,
     ServerSettings,
     SpeedSource,
     Value,
@@ -164,7 +162,4 @@ async def _measured(client: ControllerClient, device: str) -> MeasuredDevice:
 def _question(number: int) -> ChatRequest:
     # Each begins in its own way, so that no prompt is known already.
     text = f"{number}" + "a" * PROMPT_TOKENS
-    return ChatRequest(
-        messages=(ChatMessage(role="user", content=text),),
-        sampling=Sampling(temperature=0.0, max_tokens=TOKENS),
-    )
+    return ChatRequest.greedy(text, TOKENS)
