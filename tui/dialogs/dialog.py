@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from textual import on
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Button, Input, Static
 
 from backends.state import ClusterBrief, Peer
 from tui.actions import bindings
@@ -54,6 +54,7 @@ class Dialog(ModalScreen[Result]):
             before.dismiss(None)
         return super().dismiss(result)
 
+    @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
         self.dismiss(None)
 
@@ -68,6 +69,14 @@ class Dialog(ModalScreen[Result]):
         retitle(made, title)
         self.show_keys(made, *keys)
         return made
+
+    def buttons(self) -> Widget:
+        return Horizontal(
+            Button("Cancel", id="cancel", compact=True),
+            Button("Reset", id="reset", compact=True),
+            Button("Apply", id="apply", compact=True, variant="primary"),
+            classes="dialog-buttons",
+        )
 
     def show_keys(self, box: Widget, *named: tuple[str, str]) -> None:
         hints = [key_link(self.app, *one) for one in named]

@@ -157,11 +157,6 @@ llama-server. Settings count from the next question on and are remembered.
             color: $dim;
             &.-wrong { color: $bad; }
         }
-        & .sampling-buttons {
-            height: 1;
-            align-horizontal: right;
-            & > Button { margin: 0 0 0 1; min-width: 12; width: auto; }
-        }
     }
     SamplingDialog.-short TextArea { height: 3; }
     """
@@ -190,10 +185,7 @@ llama-server. Settings count from the next question on and are remembered.
                 with Grid():
                     yield from self._numbers
             yield self._remark
-            with Horizontal(classes="sampling-buttons"):
-                yield Button("Cancel", id="cancel", compact=True)
-                yield Button("Reset", id="reset", compact=True)
-                yield Button("Apply", id="apply", compact=True, variant="primary")
+            yield self.buttons()
 
     def on_mount(self) -> None:
         self._system.focus()
@@ -224,7 +216,3 @@ llama-server. Settings count from the next question on and are remembered.
         self._system.load_text("")
         for number in self._numbers:
             number.input.value = number.field.shown(Sampling())
-
-    @on(Button.Pressed, "#cancel")
-    def action_cancel(self) -> None:
-        self.dismiss(None)

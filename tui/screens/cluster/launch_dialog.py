@@ -131,11 +131,6 @@ asked.
             color: $dim;
             &.-wrong { height: auto; max-height: 3; color: $bad; }
         }
-        & .launch-buttons {
-            height: 1;
-            align-horizontal: right;
-            & > Button { margin: 0 0 0 1; min-width: 12; width: auto; }
-        }
     }
     """
 
@@ -174,10 +169,7 @@ asked.
                 yield self._memory
                 yield self._table
             yield self._remark
-            with Horizontal(classes="launch-buttons"):
-                yield Button("Cancel", id="cancel", compact=True)
-                yield Button("Reset", id="reset", compact=True)
-                yield Button("Apply", id="apply", compact=True, variant="primary")
+            yield self.buttons()
 
     def on_mount(self) -> None:
         self._rows[0].field.focus()
@@ -212,10 +204,6 @@ asked.
         for row in self._rows:
             row.field.value = texts[row.key]
         self._read()
-
-    @on(Button.Pressed, "#cancel")
-    def action_cancel(self) -> None:
-        self.dismiss(None)
 
     def _read(self) -> None:
         texts = {row.key: row.field.value for row in self._rows}
