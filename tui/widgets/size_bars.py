@@ -9,6 +9,7 @@ from textual.content import Content
 
 from backends.state import Layer
 from backends.units import format_bytes
+from tui.widgets.safe_text import safe_line
 
 LABEL_CELLS = 11
 BAR_CELLS = 10
@@ -38,6 +39,10 @@ def size_bars(sizes: Mapping[str, int]) -> list[Content]:
     """A line for each name that has bytes."""
     total = max(sum(sizes.values()), 1)
     return [_bar(name, size, total) for name, size in sizes.items() if size > 0]
+
+
+def fact(label: str, value: str) -> Content:
+    return Content.assemble((f"{label:<{LABEL_CELLS}}", "$dim"), safe_line(value))
 
 
 def _bar(name: str, size: int, total: int) -> Content:

@@ -39,7 +39,7 @@ from tui.widgets.keys import with_keys
 from tui.widgets.panes import LIST_AND_DETAIL, PaneRow
 from tui.widgets.row_list import Choice
 from tui.widgets.safe_text import safe, safe_line
-from tui.widgets.size_bars import LABEL_CELLS, group_bytes, quant_bytes, size_bars
+from tui.widgets.size_bars import fact, group_bytes, quant_bytes, size_bars
 from tui.widgets.sources import predicted, told
 from tui.widgets.strips import Drawn, StripWidget, fitting, line, resubtitle, retitle
 
@@ -318,13 +318,9 @@ def _marked_text(rows: list[LayerRow]) -> str:
 def _size_lines(rows: list[LayerRow]) -> Iterator[Content]:
     layers = [row.layer for row in rows if row.layer is not None]
     output = sum(row.n_bytes for row in rows if row.layer is None)
-    yield _fact("size", format_bytes(sum(row.n_bytes for row in rows)))
+    yield fact("size", format_bytes(sum(row.n_bytes for row in rows)))
     if kv := sum(row.kv_bytes for row in rows):
-        yield _fact("KV cache", predicted(format_bytes(kv)))
+        yield fact("KV cache", predicted(format_bytes(kv)))
     yield from size_bars(group_bytes(layers) | {"output": output})
     for name, n_bytes in quant_bytes(layers).most_common():
-        yield _fact(name, f"{format_bytes(n_bytes):>20}")
-
-
-def _fact(label: str, value: str) -> Content:
-    return Content.assemble((f"{label:<{LABEL_CELLS}}", "$dim"), safe_line(value))
+        yield fact(name, f"{format_bytes(n_bytes):>20}")

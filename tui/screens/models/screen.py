@@ -38,7 +38,7 @@ from tui.widgets.row_list import RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.size_bars import (
     BAR_CELLS,
-    LABEL_CELLS,
+    fact,
     group_bytes,
     quant_bytes,
     size_bars,
@@ -167,7 +167,7 @@ class ModelDetail(VerticalScroll, can_focus=False):
     def show_info(self, info: ModelInfo, held_by: Sequence[str] = ()) -> None:
         facts = fact_lines(info)
         if any(name != "local" for name in held_by):
-            facts.insert(-1, _fact("held by", ", ".join(held_by)))
+            facts.insert(-1, fact("held by", ", ".join(held_by)))
         self._show(facts, [*_group_lines(info), *_quant_lines(info)])
 
     def _show(self, facts: list[Content], sizes: list[Content]) -> None:
@@ -187,17 +187,17 @@ def fact_lines(info: ModelInfo) -> list[Content]:
 
 
 def _facts(info: ModelInfo) -> Iterable[Content]:
-    yield _fact("size", _size_text(info))
+    yield fact("size", _size_text(info))
     if info.n_ctx_train:
-        yield _fact("context", format_count(info.n_ctx_train, "token"))
+        yield fact("context", format_count(info.n_ctx_train, "token"))
     if kv_bytes := sum(layer.kv_bytes_per_token for layer in info.layers):
-        yield _fact("KV cache", f"{predicted(format_bytes(kv_bytes))} a token (f16)")
+        yield fact("KV cache", f"{predicted(format_bytes(kv_bytes))} a token (f16)")
     if info.n_expert:
-        yield _fact("experts", f"{info.n_expert}, {info.n_expert_used} used at a time")
+        yield fact("experts", f"{info.n_expert}, {info.n_expert_used} used at a time")
     if not info.has_chat_template:
-        yield _fact("template", "none: chat may read oddly")
+        yield fact("template", "none: chat may read oddly")
     if info.unknown_types:
-        yield _fact("unknown", ", ".join(info.unknown_types))
+        yield fact("unknown", ", ".join(info.unknown_types))
 
 
 def _size_text(info: ModelInfo) -> str:
@@ -212,7 +212,7 @@ def _group_lines(info: ModelInfo) -> list[Content]:
 
 def _quant_lines(info: ModelInfo) -> list[Content]:
     lines = [
-        _fact(name, f"{format_bytes(size):>{BAR_CELLS + 10}}")
+        fact(name, f"{format_bytes(size):>{BAR_CELLS + 10}}")
         for name, size in quant_bytes(info.layers).most_common()
     ]
     return (
@@ -222,10 +222,6 @@ def _quant_lines(info: ModelInfo) -> list[Content]:
 
 def _title(name: str) -> Content:
     return Content.styled(safe_line(name), "bold")
-
-
-def _fact(label: str, value: str) -> Content:
-    return Content.assemble((f"{label:<{LABEL_CELLS}}", "$dim"), safe_line(value))
 
 
 def _path(path: str) -> Content:
