@@ -158,6 +158,14 @@ def selected(row: Strip, span: tuple[int, int], look: Style) -> Strip:
     return Strip.join([row.crop(0, start), Strip(part), row.crop(end)])
 
 
+def selectable(widget: Widget, row: Strip, y: int) -> Strip:
+    span = widget.text_selection.get_span(y) if widget.text_selection else None
+    if span is not None:
+        look = widget.screen.get_component_rich_style("screen--selection")
+        row = selected(row, span, look)
+    return row.apply_offsets(0, y)
+
+
 def retitle(widget: Widget, title: str) -> None:
     """Set a border title, brackets and all.
 
@@ -264,20 +272,13 @@ class StripWidget(Widget):
     def render_line(self, y: int) -> Strip:
         lines = self.lines()
         if y < len(lines):
-            return self._selectable(lines[y], y) if self.ALLOW_SELECT else lines[y]
+            return selectable(self, lines[y], y) if self.ALLOW_SELECT else lines[y]
         ground = Style(bgcolor=self.background_colors[1].rich_color)
         return Strip.blank(self.content_size.width, ground)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         drawn = "\n".join(strip.text.rstrip() for strip in self.lines())
         return selection.extract(drawn), "\n"
-
-    def _selectable(self, strip: Strip, y: int) -> Strip:
-        span = self.text_selection.get_span(y) if self.text_selection else None
-        if span is not None:
-            look = self.screen.get_component_rich_style("screen--selection")
-            strip = selected(strip, span, look)
-        return strip.apply_offsets(0, y)
 
     def notify_style_update(self) -> None:
         self._strips = None

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.app.console import console_of
-from tui.widgets.strips import line, selected, wrapped
+from tui.widgets.strips import line, selectable, wrapped
 from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
@@ -200,12 +200,7 @@ class AnswerText(Widget):
         index = self._above + y
         if index >= len(self._rows):
             return Strip.blank(self.size.width, self._ground)
-        row = self._rows[index].apply_style(self._ground)
-        span = self.text_selection.get_span(index) if self.text_selection else None
-        if span is not None:
-            look = self.screen.get_component_rich_style("screen--selection")
-            row = selected(row, span, look)
-        return row.apply_offsets(0, index)
+        return selectable(self, self._rows[index].apply_style(self._ground), index)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         from tui.widgets.markdown_rows import text_of
