@@ -358,16 +358,13 @@ def _peer(machine: GivenMachine, *, is_head: bool) -> Peer:
 def pins_of_file(given: GivenCluster, plan: Plan) -> tuple[str, ...]:
     """The least and most layers of its devices, as ``--pin`` would say them."""
     known = {share.device for share in plan.split.shares}
-    found = {
-        f"{machine.name}/{one.name}": one
-        for machine in given.machines
-        for one in machine.devices
-    }
     return tuple(
         f"{name}{sign}{count}"
-        for name, one in found.items()
+        for machine in given.machines
+        for one in machine.devices
         for sign, count in ((">=", one.least), ("<=", one.most))
-        if name in known and (count if sign == ">=" else count is not None)
+        if (name := f"{machine.name}/{one.name}") in known
+        and (count if sign == ">=" else count is not None)
     )
 
 
