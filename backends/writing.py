@@ -35,14 +35,14 @@ def write_private(
         raise
 
 
-def try_lock(descriptor: int, *, tries: int = 1, pause_s: float = 0.02) -> bool:
+def try_lock(descriptor: int, *, tries: int = 1) -> bool:
     """Lock an open file for us alone; False if another holds it at each try."""
     for left in reversed(range(tries)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if left:
-                time.sleep(pause_s)
+                time.sleep(0.02)
         else:
             return True
     return False

@@ -121,15 +121,13 @@ speed without a draft under the same lab, once both were measured.
         self,
         marks: Callable[[], Sequence[str]] = tuple,
         cluster: ClusterService | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._marks = marks
         self._cluster = cluster
         self._sweep: Sweep | None = None
         self._sweeping = False
-        self._wishes = LabWishes(clock)
+        self._wishes = LabWishes(time.monotonic)
         self._told: tuple[str | None, Lab | None] = (None, None)
         self._telling = Throttle(self, GAP_S, self._send)
         self._samples = Samples()
