@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from backends.controller.reconciler import TRANSITIONS
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+HEADING = re.compile(r"\]\(([^)#:]*\.md)?#([^)]+)\)")
 TARGET = re.compile(r"`make\s+([a-z-]+)")
 TASKS = (
     *(
@@ -34,21 +36,23 @@ TASKS = (
 """The pages of one task each."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_links_to_exists(page: Path) -> None:
-    links = [link for link in LINK.findall(page.read_text()) if "://" not in link]
+def test_what_a_page_links_to_exists() -> None:
     missing = [
-        link
-        for link in links
+        (page.name, link)
+        for page in PAGES
+        for link in LINK.findall(page.read_text())
+        if "://" not in link
         if not (page.parent / link.replace("%5B", "[").replace("%5D", "]")).exists()
     ]
     assert not missing
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_make_target_named_is_one(page: Path) -> None:
+def test_every_make_target_named_is_one() -> None:
     rules = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert not set(TARGET.findall(page.read_text())) - set(rules)
+    named = {
+        (page.name, one) for page in PAGES for one in TARGET.findall(page.read_text())
+    }
+    assert not [one for one in named if one[1] not in rules]
 
 
 @pytest.mark.parametrize("settings", [Config, PeerConfig])
@@ -75,29 +79,30 @@ def test_every_convention_has_a_test() -> None:
     assert without == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_no_page_holds_two_versions_of_a_text(page: Path) -> None:
-    assert not re.findall(r"^(?:<{7}|>{7}) .*", page.read_text(), re.MULTILINE)
+def test_no_page_holds_two_versions_of_a_text() -> None:
+    marked = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
+    assert not [page.name for page in PAGES if marked.search(page.read_text())]
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     heads = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_heading_that_a_page_links_to_is_there(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]*\.md)?#([^)]+)\)", page.read_text())
-    there = {
-        (path, anchor): anchor in anchors(page.parent / path if path else page)
-        for path, anchor in links
-    }
-    assert not [link for link, found in there.items() if not found]
+def test_every_heading_that_a_page_links_to_is_there() -> None:
+    lost = [
+        (page.name, path, anchor)
+        for page in PAGES
+        for path, anchor in HEADING.findall(page.read_text())
+        if anchor not in anchors(page.parent / path if path else page)
+    ]
+    assert not lost
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_task_is_told_in_600_words(task: str) -> None:
-    assert len((ROOT / "docs" / f"{task}.md").read_text().split()) <= 600
+def test_a_task_is_told_in_600_words() -> None:
+    texts = {task: (ROOT / "docs" / f"{task}.md").read_text() for task in TASKS}
+    assert not [task for task, text in texts.items() if len(text.split()) > 600]
 
 
 def test_the_table_of_phases_is_the_reconcilers() -> None:

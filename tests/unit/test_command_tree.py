@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncGenerator, Callable
+from functools import cache
 from pathlib import Path
 
 import click
@@ -33,22 +34,32 @@ from tui.cli.main import COMMANDS, cli, guarded
 from tui.cli.output import CLEAR_LINE, emit_json, redraw, say, show
 
 
+@cache
+def helped(*words: str) -> str:
+    # As wide as in a terminal of 80 columns.
+    shown = CliRunner().invoke(cli, [*words, "--help"], terminal_width=78)
+    assert shown.exit_code == 0, words
+    return shown.output
+
+
+def groups() -> set[str]:
+    return {name.rpartition(" ")[0] for name, _ in commands()} - {""}
+
+
 def test_examples_say_that_the_bundled_model_is_in_a_checkout() -> None:
-    told = CliRunner().invoke(cli, ["demo", "--help"]).output
-    told += (Path(__file__).parents[2] / "docs/launch.md").read_text()
+    told = helped("demo") + (Path(__file__).parents[2] / "docs/launch.md").read_text()
     lines = [one for one in told.splitlines() if "dllm-tui demo" in one]
     bundled = [one for one in lines if "--bundled" in one]
     assert len(bundled) == 2
     assert all("in a checkout" in one for one in bundled)
 
 
-@pytest.mark.parametrize("command", [name for name, _ in commands()])
-def test_every_command_has_help_with_an_example_of_its_own(command: str) -> None:
-    result = CliRunner().invoke(cli, [*command.split(), "--help"])
-    assert result.exit_code == 0
-    _, _, examples = result.output.partition("Examples:")
-    assert f"dllm-tui {command}" in examples
-    assert max(map(len, result.output.splitlines())) <= 80
+def test_every_command_has_help_with_an_example_of_its_own() -> None:
+    for command, _ in commands():
+        text = helped(*command.split())
+        _, _, examples = text.partition("Examples:")
+        assert f"dllm-tui {command}" in examples, command
+        assert max(map(len, text.splitlines())) <= 80, command
 
 
 @pytest.mark.parametrize(
@@ -67,15 +78,6 @@ def test_the_command_is_named_as_it_can_be_typed_again(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.argv", [typed.format(path=tmp_path)])
     assert main._called() == called
-
-
-def test_no_line_about_a_command_is_cut() -> None:
-    groups = {name.split()[0] for name, _ in commands() if " " in name}
-    for group in ("", *groups):
-        args = [*group.split(), "--help"]
-        # As wide as in a terminal of 80 columns.
-        told = CliRunner().invoke(cli, args, terminal_width=78).output
-        assert not re.search(r"[a-z]\.\.\.$", told, re.MULTILINE), group
 
 
 @pytest.mark.parametrize(
@@ -100,11 +102,9 @@ def test_no_line_about_a_command_is_cut() -> None:
     ],
 )
 def test_former_names_still_work_and_are_offered_no_more(former: str, now: str) -> None:
-    shown = CliRunner().invoke(cli, [*former.split(), "--help"])
-    assert shown.output.startswith(f"Usage: dllm-tui {now} ")
+    assert helped(*former.split()).startswith(f"Usage: dllm-tui {now} ")
     *group, word = former.split()
-    listed = CliRunner().invoke(cli, [*group, "--help"]).output
-    assert not re.search(rf"^  {word} ", listed, re.MULTILINE)
+    assert not re.search(rf"^  {word} ", helped(*group), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,12 @@ def test_former_options_still_work(former: str, now: str) -> None:
     assert [command.name, *rest] == now.split()
 
 
-def test_the_overview_cuts_no_sentence() -> None:
+def test_the_overview_names_every_command_and_cuts_no_sentence() -> None:
+    assert all(command in helped() for command in COMMANDS)
     for group in ("", *groups()):
-        listed = CliRunner().invoke(cli, [*group.split(), "--help"]).output
-        assert "...\n" not in listed.partition("\n")[2]
-        assert max(map(len, listed.splitlines())) <= 80
+        listed = helped(*group.split())
+        assert "...\n" not in listed.partition("\n")[2], group
+        assert max(map(len, listed.splitlines())) <= 80, group
 
 
 @pytest.mark.parametrize(
@@ -202,23 +203,21 @@ def test_what_would_have_no_effect_is_an_error(line: str, said: str) -> None:
     assert said in result.output
 
 
-def groups() -> set[str]:
-    return {name.rpartition(" ")[0] for name, _ in commands()} - {""}
+def test_a_group_alone_does_what_its_help_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = dict(commands())
+    for group in groups():
+        default = re.search(r"Without a command: (\w+)\.", helped(*group.split()))
+        assert default is not None, group
+        command = f"{group} {default[1]}"
+        ran: list[str] = []
 
+        def invoke(ctx: click.Context, ran: list[str] = ran) -> None:
+            ran.append(ctx.command_path)
 
-@pytest.mark.parametrize("group", sorted(groups()))
-def test_a_group_alone_does_what_its_help_says(
-    group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    helped = CliRunner().invoke(cli, [*group.split(), "--help"]).output
-    default = re.search(r"Without a command: (\w+)\.", helped)
-    assert default is not None
-    command = dict(commands())[f"{group} {default[1]}"]
-    ran: list[str] = []
-    monkeypatch.setattr(command, "invoke", lambda ctx: ran.append(ctx.command_path))
-    for words in (group, f"{group} --json", f"{group} {default[1]}"):
-        assert CliRunner().invoke(cli, words.split()).exit_code == 0
-    assert ran == [f"dllm-tui {group} {default[1]}"] * 3
+        monkeypatch.setattr(every[command], "invoke", invoke)
+        for words in (group, f"{group} --json", command):
+            assert CliRunner().invoke(cli, words.split()).exit_code == 0, words
+        assert ran == [f"dllm-tui {command}"] * 3
 
 
 PEERS = (
@@ -341,11 +340,6 @@ def test_work_at_a_peer_that_is_unknown_is_refused(
 
 
 # --- The command line: help with examples everywhere, usage errors, lazy commands ---
-
-
-def test_the_overview_names_every_command() -> None:
-    output = CliRunner().invoke(cli, ["--help"]).output
-    assert all(command in output for command in COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -494,13 +488,10 @@ def test_mistyped_names_are_met_halfway(monkeypatch: pytest.MonkeyPatch) -> None
 ABOUT_A_CLUSTER = ("chat", "demo", "logs", "status", "down", "trace", "up", "plan")
 
 
-@pytest.mark.parametrize(
-    "command", [[], *([name] for name in ABOUT_A_CLUSTER), ["links", "slow"]]
-)
-def test_a_cluster_can_be_named(command: list[str]) -> None:
-    output = CliRunner().invoke(cli, [*command, "--help"]).output
-    assert "--cluster NAME" in output
-    assert "DLLM_CLUSTER" in output
+def test_a_cluster_can_be_named() -> None:
+    for command in ((), *((name,) for name in ABOUT_A_CLUSTER), ("links", "slow")):
+        assert "--cluster NAME" in helped(*command), command
+        assert "DLLM_CLUSTER" in helped(*command), command
 
 
 @pytest.mark.parametrize(

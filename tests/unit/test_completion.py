@@ -137,10 +137,3 @@ def test_a_real_shell_completes(shell: str, script: str) -> None:
         check=False,
     )
     assert done.stdout.split() == ["mini", "nuc"], done.stderr
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_script_names_the_program(shell: str) -> None:
-    script = CliRunner().invoke(cli, ["completion", shell]).output
-    assert f"{VARIABLE}={shell}_complete" in script
-    assert PROGRAM in script

@@ -58,7 +58,7 @@ HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
 IGNORES = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
 
-@pytest.mark.parametrize("module", ["click", "tui.cli.main", "tui.cli.status"])
+@pytest.mark.parametrize("module", ["click", "tui.cli.status"])
 def test_it_just_ends(module: str) -> None:
     assert interrupted(module, HEARS) == (-signal.SIGINT, "")
 
@@ -145,6 +145,7 @@ def test_shells_are_tried_once_they_are_installed(tmp_path: Path) -> None:
     assert 0 < told.index("apt-get install") < told.index("/pytest ")
 
 
+@pytest.mark.trial
 def test_without_openssl_fewer_tests_share_threads(tmp_path: Path) -> None:
     told = would_run("native-sanitized", tmp_path / "checkout", tmp_path)
     (built,) = [line for line in told.splitlines() if "--target" in line]

@@ -25,11 +25,8 @@ is_agent() { # PID
 
 programs() {
   if [ -d /proc/self ]; then
-    for process in /proc/[0-9]*; do
-      # The program of a process whose file was replaced reads "… (deleted)".
-      target=$(readlink "$process/exe" 2>/dev/null) && printf '%s %s\n' \
-        "${process#/proc/}" "$target"
-    done
+    # The program of a process whose file was replaced reads "… (deleted)".
+    ls -l /proc/[0-9]*/exe 2>/dev/null | sed -n 's|.* /proc/\([0-9]*\)/exe -> |\1 |p'
   else
     ps -A -ww -o pid= -o comm=
   fi

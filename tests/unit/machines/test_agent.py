@@ -14,13 +14,16 @@ from backends.errors import HostError, PeerUnreachable
 from backends.machines import agent, agent_channel
 from backends.machines import agent as agents
 from backends.machines.agent import AgentSession
-from backends.machines.agent_channel import ANSWER_BYTES_MAX, BANNER_BYTES_MAX, Lines
+from backends.machines.agent_channel import BANNER_BYTES_MAX, Lines
 from backends.paths import relay_binary
 from tests.kit.waiting import until
 from tests.unit.machines.processes import SLEEPER, exists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from tests.unit.machines.test_host_adopt import OpenHost
 
 HELLO = {"hello": "dllm-relay host", "protocol": 1, "version": "9", "run_dir": "/run"}
 RECORD = {"name": "default/w", "pid": 7, "alive": True, "argv": ["x"], "log": "/log"}
@@ -114,40 +117,28 @@ async def test_another_protocol_is_refused() -> None:
         await host_of(stream).free_port()
 
 
-@pytest.mark.parametrize(
-    "junk",
-    [
-        b"\n",
-        b"junk\n",
-        b"[]\n",
-        b"{}\n",
-        b"null\n",
-        b"\xff\xfe\n",
-        b"[" * 90_000 + b"\n",
-        b'{"id":1e999}\n',
-        b"9" * 5000 + b"\n",
-        b'{"id":"1","ok":{}}\n',
-        b'{"id":[],"ok":{}}\n',
-        b'{"push":7}\n',
-        b'{"push":"record"}\n',
-        b'{"push":"record","record":{"name":7}}\n',
-        b'{"push":"removed","name":{}}\n',
-        b'{"id":99,"ok":{"port":1}}\n',
-    ],
+JUNK = (
+    *(b"", b"junk", b"[]", b"{}", b"null", b"\xff\xfe", b"[" * 90_000, b"9" * 5000),
+    *(b'{"id":1e999}', b'{"id":"1","ok":{}}', b'{"id":[],"ok":{}}', b'{"push":7}'),
+    *(b'{"push":"record"}', b'{"push":"record","record":{"name":7}}'),
+    *(b'{"push":"removed","name":{}}', b'{"id":99,"ok":{"port":1}}'),
 )
-async def test_junk_between_answers_is_passed_over(junk: bytes) -> None:
-    host = host_of(Scripted(lambda r: junk + ok(r, port=7)))
-    assert [await host.free_port() for _ in range(3)] == [7, 7, 7]
-    assert host.seen == ()
-    await host.close()
 
 
-@pytest.mark.parametrize("answer", [{}, {"port": "7"}, {"port": None}, {"port": [7]}])
-async def test_an_answer_without_sense_is_an_error(answer: dict[str, Any]) -> None:
-    host = host_of(Scripted(lambda r: ok(r, **answer)))
-    with pytest.raises(HostError, match="ada gave an answer without sense"):
-        await host.free_port()
-    await host.close()
+async def test_junk_between_answers_is_passed_over() -> None:
+    for junk in JUNK:
+        host = host_of(Scripted(lambda r, junk=junk: junk + b"\n" + ok(r, port=7)))
+        assert [await host.free_port() for _ in range(3)] == [7, 7, 7], junk
+        assert host.seen == ()
+        await host.close()
+
+
+async def test_an_answer_without_sense_is_an_error() -> None:
+    for port in ({}, {"port": "7"}, {"port": None}, {"port": [7]}):
+        host = host_of(Scripted(lambda r, port=port: ok(r, **port)))
+        with pytest.raises(HostError, match="ada gave an answer without sense"):
+            await host.free_port()
+        await host.close()
 
 
 async def test_silence_is_told_of_by_the_name_of_the_machine(
@@ -213,8 +204,11 @@ async def test_answers_may_come_in_any_order() -> None:
     await host.close()
 
 
-async def test_a_flood_without_line_ends_breaks_the_channel_and_is_not_kept() -> None:
-    host = host_of(Scripted(lambda r: b"x" * (ANSWER_BYTES_MAX + 2)))
+async def test_a_flood_without_line_ends_breaks_the_channel_and_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_channel, "ANSWER_BYTES_MAX", 1 << 20)
+    host = host_of(Scripted(lambda r: b"x" * ((1 << 20) + 2)))
     with pytest.raises(PeerUnreachable):
         await host.free_port()
     await host.close()
@@ -327,12 +321,6 @@ async def test_one_that_greets_and_dies_is_restarted_ever_more_rarely(
 
 # --- An agent whose client is gone without a word ends by itself; nothing else does ---
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.unit.machines.test_host_adopt import OpenHost
-
 
 class Raw:
     """An agent at the end of two pipes, without a client that renews anything."""
@@ -399,11 +387,11 @@ async def test_any_word_renews_a_lease(run_dir: Path) -> None:
     assert await is_renewed(run_dir, 0.6) or await is_renewed(run_dir, 15.0)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 1e9, "soon"])
-async def test_a_lease_without_sense_is_refused(run_dir: Path, seconds: object) -> None:
+async def test_a_lease_without_sense_is_refused(run_dir: Path) -> None:
     async with raw_agent(run_dir) as agent:
-        answer = await agent.ask("lease", seconds=seconds)
-        assert answer["error"]["kind"] == "bad_request"
+        for seconds in (0, -1, 1e9, "soon"):
+            answer = await agent.ask("lease", seconds=seconds)
+            assert answer["error"]["kind"] == "bad_request"
         assert "ok" in await agent.ask("relay_version")
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from backends.machines.agent import AgentSession
 
     OpenHost = Callable[..., AgentSession]
+    from collections.abc import Iterator
 
 IDLE_S = 3.0
 
@@ -63,14 +64,6 @@ async def test_a_killed_process_is_told_of_without_a_question(
     assert seen.exit_signal == signal.SIGKILL
 
 
-async def test_an_end_is_told_with_its_exit_status(host: AgentSession) -> None:
-    told: list[int | None] = []
-    host.subscribe(lambda: told.extend(r.exit_code for r in host.seen if not r.alive))
-    await host.start(spec(argv=shell("exit 3")))
-    await until(lambda: bool(told), "the end")
-    assert set(told) == {3}
-
-
 async def test_what_another_one_does_is_told(
     host: AgentSession, run_dir: Path, open_host: OpenHost
 ) -> None:
@@ -88,17 +81,6 @@ async def test_what_another_one_does_is_told(
     shutil.rmtree(run_dir)
     await until(lambda: names(host) == [], "the loss of everything")
     await other.stop("default/w")
-
-
-async def test_stopping_is_seen(host: AgentSession) -> None:
-    await host.start(spec(argv=python(IGNORES_TERM)))
-    await first_line(host)
-    states: set[ProcessState] = set()
-    host.subscribe(lambda: states.update(r.state for r in host.seen))
-    await host.stop("p", grace_s=0.2)
-    assert states == {
-        ProcessState.STOPPING, ProcessState.EXITED,
-    }  # fmt: skip
 
 
 async def test_what_is_being_stopped_is_known_to_everybody_until_it_is_gone(
@@ -211,12 +193,6 @@ async def test_a_slow_stop_holds_up_nothing(host: AgentSession) -> None:
 
 
 # --- Ports and memory of this machine ---
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.machines.agent import AgentSession
-
 
 LISTENER = """
 import socket, sys, time

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from backends.machines.agent import AgentSession
 
     OpenHost = Callable[..., AgentSession]
+    from collections.abc import Iterator
 
 
 async def test_a_started_process_is_known(host: AgentSession, run_dir: Path) -> None:
@@ -59,6 +60,7 @@ async def test_a_started_process_is_known(host: AgentSession, run_dir: Path) -> 
     assert record.rss_bytes is not None
     assert record.rss_bytes > 0
     assert exists(record.pid)
+    assert os.stat(run_dir).st_mode & 0o777 == 0o700
 
 
 async def test_nothing_is_known_of_nothing(host: AgentSession, run_dir: Path) -> None:
@@ -70,49 +72,29 @@ async def test_nothing_is_known_of_nothing(host: AgentSession, run_dir: Path) ->
     assert "run" not in os.listdir(run_dir.parent)
 
 
-async def test_the_run_directory_is_private(host: AgentSession, run_dir: Path) -> None:
-    await host.start(spec())
-    assert os.stat(run_dir).st_mode & 0o777 == 0o700
-
-
-async def test_environment_and_working_directory(host: AgentSession) -> None:
-    code = (
-        "import json, os; e = os.environ; print(json.dumps(["
-        "e['GGML_NO_BACKTRACE'], e['MINE'], "
-        "os.getcwd()]))"
-    )
-    await host.start(
-        ProcessSpec(
-            name="p",
-            role=ProcessRole.WORKER,
-            argv=python(code),
-            env={"MINE": "a=b c"},
-            ignore_sigpipe=True,
-        )
-    )
-    assert await first_line(host) == '["1", "a=b c", "/"]'
+SEEN = 'echo "<$GGML_NO_BACKTRACE> $MINE $(pwd)"; grep SigIgn /proc/self/status'
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("ignored", [True, False])
-async def test_sigpipe(host: AgentSession, ignored: bool) -> None:
+@pytest.mark.parametrize(
+    ("role", "env", "ignored", "seen"),
+    [
+        (ProcessRole.WORKER, {"MINE": "a=b c"}, True, "<1> a=b c /"),
+        # The user may want backtraces.
+        (ProcessRole.SERVER, {"GGML_NO_BACKTRACE": "", "MINE": ""}, False, "<>  /"),
+    ],
+)
+async def test_environment_working_directory_and_sigpipe(
+    host: AgentSession, role: ProcessRole, env: dict[str, str], ignored: bool, seen: str
+) -> None:
+    argv = shell(SEEN)
     await host.start(
-        ProcessSpec(
-            name="p",
-            role=ProcessRole.WORKER,
-            argv=("grep", "SigIgn", "/proc/self/status"),
-            ignore_sigpipe=ignored,
-        )
+        ProcessSpec(name="p", role=role, argv=argv, env=env, ignore_sigpipe=ignored)
     )
-    mask = int((await first_line(host)).split()[1], 16)
-    assert bool(mask >> (signal.SIGPIPE - 1) & 1) == ignored
-
-
-async def test_the_user_may_want_backtraces(host: AgentSession) -> None:
-    env = {"GGML_NO_BACKTRACE": ""}
-    argv = shell('echo "<$GGML_NO_BACKTRACE>"')
-    await host.start(ProcessSpec(name="p", role=ProcessRole.SERVER, argv=argv, env=env))
-    assert await first_line(host) == "<>"
+    await wait_ended(host)
+    told, mask = (await host.read_log("p", 0, 4096)).text.splitlines()
+    assert told == seen
+    assert bool(int(mask.split()[1], 16) >> (signal.SIGPIPE - 1) & 1) == ignored
 
 
 async def test_what_it_uses_of_the_machine_is_told(host: AgentSession) -> None:
@@ -144,29 +126,31 @@ async def test_one_that_a_signal_holds_does_not_respond(host: AgentSession) -> N
     assert states == [ProcessState.NOT_RESPONDING, ProcessState.RUNNING]
 
 
-@pytest.mark.parametrize(
-    ("code", "exit_code", "exit_signal"),
-    [("exit 0", 0, None), ("exit 3", 3, None), ("kill -SEGV $$", None, 11)],
-)
-async def test_how_it_ended_is_known(
-    host: AgentSession, code: str, exit_code: int | None, exit_signal: int | None
+ENDS = (("exit 0", 0, None), ("exit 3", 3, None), ("kill -SEGV $$", None, 11))
+
+
+async def test_how_it_ended_is_known(host: AgentSession) -> None:
+    for code, exit_code, exit_signal in ENDS:
+        await host.start(spec(argv=shell(code)))
+        await wait_ended(host)
+        record = await known(host)
+        assert record.state is ProcessState.EXITED
+        assert (record.exit_code, record.exit_signal) == (exit_code, exit_signal)
+        assert record.rss_bytes is None
+
+
+async def test_right_after_a_kill_its_status_is_known_and_it_is_removed(
+    host: AgentSession, run_dir: Path
 ) -> None:
-    await host.start(spec(argv=shell(code)))
-    await wait_ended(host)
-    record = await known(host)
-    assert record.state is ProcessState.EXITED
-    assert (record.exit_code, record.exit_signal) == (exit_code, exit_signal)
-    assert record.rss_bytes is None
-
-
-async def test_the_exit_status_is_there_with_the_end(host: AgentSession) -> None:
     """The first look that finds it ended already knows how."""
     for _ in range(20):
-        started = await host.start(spec(argv=("sleep", "600")))
+        started = await host.start(spec())
         os.kill(started.pid, signal.SIGKILL)
         await wait_ended(host)
         record = await known(host)
         assert record.exit_signal == signal.SIGKILL
+        await host.remove("p")
+        assert os.listdir(run_dir) == []
 
 
 async def test_a_living_name_is_refused(host: AgentSession) -> None:
@@ -181,31 +165,31 @@ async def test_leftovers_of_an_earlier_process_are_refused(host: AgentSession) -
     await host.start(spec(argv=shell("sleep 600 & echo $!")))
     stray = int(await first_line(host))
     await wait_ended(host)
+    assert [(o.name, o.pid) for o in await host.orphans()] == [("p", stray)]
     with pytest.raises(HostError, match=f"pid {stray}"):
         await host.start(spec())
     await host.stop("p")
     await host.start(spec())
 
 
-@pytest.mark.parametrize(
-    ("argv", "part"),
-    [
-        (("/no/such/program",), "cannot execute '/no/such/program': No such file"),
-        (("/usr",), "cannot execute '/usr': Permission denied"),
-        ((), "the command is empty"),
-        (("a\0b",), "embedded null byte"),
-        (("true", "x" * 4_000_000), "Argument list too long"),
-    ],
-)
+IMPOSSIBLE: dict[tuple[str, ...], str] = {
+    ("/no/such/program",): "cannot execute '/no/such/program': No such file",
+    ("/usr",): "cannot execute '/usr': Permission denied",
+    (): "the command is empty",
+    ("a\0b",): "embedded null byte",
+    ("true", "x" * 4_000_000): "Argument list too long",
+}
+
+
 async def test_what_cannot_start_leaves_nothing(
-    host: AgentSession, run_dir: Path, argv: tuple[str, ...], part: str
+    host: AgentSession, run_dir: Path
 ) -> None:
-    with pytest.raises(HostError) as caught:
-        await host.start(spec(argv=argv))
-    assert part in str(caught.value)
-    assert "p did not start on local" in str(caught.value)
-    assert [names for _, *names in os.walk(run_dir)] in ([], [[[], []]])
-    assert await host.records() == []
+    for argv, part in IMPOSSIBLE.items():
+        with pytest.raises(HostError, match=part) as caught:
+            await host.start(spec(argv=argv))
+        assert "p did not start on local" in str(caught.value)
+        assert [names for _, *names in os.walk(run_dir)] in ([], [[[], []]])
+        assert await host.records() == []
 
 
 async def test_a_missing_helper_is_an_error(run_dir: Path, open_host: OpenHost) -> None:
@@ -237,14 +221,15 @@ async def test_somebody_elses_run_directory(run_dir: Path, open_host: OpenHost) 
         await open_host(run_dir).start(spec())
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/../b", "a/b/c", "/a", "a/", ".hidden", "a" * 65]
-)
-async def test_names_cannot_lead_elsewhere(host: AgentSession, name: str) -> None:
-    with pytest.raises(HostError, match="cannot be the name"):
-        await host.start(spec(name))
-    with pytest.raises(HostError, match="cannot be the name"):
-        await host.remove(name)
+NAMES = ("", ".", "..", "../x", "a/../b", "a/b/c", "/a", "a/", ".hidden", "a" * 65)
+
+
+async def test_names_cannot_lead_elsewhere(host: AgentSession) -> None:
+    for name in NAMES:
+        with pytest.raises(HostError, match="cannot be the name"):
+            await host.start(spec(name))
+        with pytest.raises(HostError, match="cannot be the name"):
+            await host.remove(name)
 
 
 async def test_a_cancelled_start_is_whole_or_not_at_all(host: AgentSession) -> None:
@@ -298,6 +283,7 @@ async def test_a_process_finds_its_secret_when_it_starts(host: AgentSession) -> 
     await wait_ended(host, "p")
     log = (await host.read_log("p", 0, 1000)).text
     assert log == f"600\n{SECRET}"
+    assert {"start:private", "worker"} <= set(host.features)
 
 
 async def test_a_secret_is_in_no_other_file_and_gone_with_the_process(
@@ -308,23 +294,9 @@ async def test_a_secret_is_in_no_other_file_and_gone_with_the_process(
     assert [name for name, text in files.items() if SECRET in text] == [PRIVATE]
     await host.stop("p")
     assert not (run_dir / "p" / PRIVATE).exists()
-    await host.remove("p")
-    assert not (run_dir / "p").exists()
-
-
-async def test_a_later_process_does_not_find_an_earlier_secret(
-    host: AgentSession, run_dir: Path
-) -> None:
-    await host.start(with_secret())
-    await host.stop("p")
     (run_dir / "p" / PRIVATE).write_text("left by one whose supervisor was killed")
     await host.start(with_secret(private=""))
     assert not (run_dir / "p" / PRIVATE).exists()
-
-
-async def test_an_agent_says_what_it_can_do(host: AgentSession) -> None:
-    await host.connect()
-    assert {"start:private", "worker"} <= set(host.features)
 
 
 def test_a_secret_changes_the_digest_and_is_not_shown() -> None:
@@ -334,12 +306,6 @@ def test_a_secret_changes_the_digest_and_is_not_shown() -> None:
 
 
 # --- Stopping: TERM, patience, KILL, and nothing left; never anybody else ---
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from backends.machines.agent import AgentSession
 
 
 def supervisor_of(run_dir: Path) -> int:
@@ -380,30 +346,27 @@ async def test_stop_ends_both_processes(host: AgentSession, run_dir: Path) -> No
     assert not exists(supervisor)
 
 
-async def test_a_process_may_end_in_its_own_way(host: AgentSession) -> None:
+@pytest.mark.parametrize("grace_s", [5.0, 1e12])
+async def test_a_process_may_end_in_its_own_way(
+    host: AgentSession, grace_s: float
+) -> None:
+    """A grace beyond all clocks is a long one, not one that is over at once."""
     await host.start(spec(argv=python(SAYS_GOODBYE)))
     await first_line(host)
-    record = await stopped(host)
+    record = await stopped(host, grace_s=grace_s)
     assert record.exit_code == 4
     assert (await host.read_log("p", 0, 100)).text == "ready\nbye\n"
 
 
-async def test_who_ignores_term_is_killed_after_the_grace(host: AgentSession) -> None:
+async def test_who_ignores_term_is_killed_after_the_grace_however_often_it_is_asked(
+    host: AgentSession,
+) -> None:
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
     began = time.monotonic()
-    record = await host.stop("p", grace_s=0.3)
+    records = await asyncio.gather(*(host.stop("p", grace_s=0.3) for _ in range(5)))
     assert time.monotonic() - began >= 0.3
-    assert record is not None
-    assert record.exit_signal == signal.SIGKILL
-
-
-async def test_a_grace_beyond_all_clocks_is_a_long_one(host: AgentSession) -> None:
-    """Not one that is over at once."""
-    await host.start(spec(argv=python(SAYS_GOODBYE)))
-    await first_line(host)
-    record = await stopped(host, grace_s=1e12)
-    assert record.exit_code == 4
+    assert {r and r.exit_signal for r in records} == {signal.SIGKILL}
 
 
 async def test_a_stopped_process_hears_term(host: AgentSession) -> None:
@@ -434,13 +397,6 @@ async def test_stopping_what_has_ended_is_fine(host: AgentSession) -> None:
     for _ in range(2):
         record = await stopped(host)
         assert record.exit_code == 3
-
-
-async def test_two_stops_at_once_are_fine(host: AgentSession) -> None:
-    await host.start(spec(argv=python(IGNORES_TERM)))
-    await first_line(host)
-    records = await asyncio.gather(*(host.stop("p", grace_s=0.2) for _ in range(5)))
-    assert {r.exit_signal for r in records if r is not None} == {signal.SIGKILL}
 
 
 async def test_a_cancelled_stop_can_be_repeated(host: AgentSession) -> None:
@@ -521,12 +477,3 @@ async def test_a_supervisor_that_hangs_is_ended(
     record = await stopped(host)
     assert not record.alive
     assert not exists(supervisor)
-
-
-async def test_removing_right_after_a_kill(host: AgentSession, run_dir: Path) -> None:
-    for _ in range(20):
-        started = await host.start(spec())
-        os.kill(started.pid, signal.SIGKILL)
-        await wait_ended(host)
-        await host.remove("p")
-        assert os.listdir(run_dir) == []

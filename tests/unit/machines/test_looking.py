@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Tells what it was called with; a banner comes with the first client only, as in a
 # stock worker. No question but one is worth waking a GPU.
-PROGRAM = """#!{python}
+PROGRAM = """#!{python} -ES
 import os, socket, sys
 with open("{calls}", "a") as calls:
     print(sys.argv[1], file=calls)

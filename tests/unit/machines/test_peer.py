@@ -30,9 +30,11 @@ from tests.unit.models.ggufs import write_split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from backends.machines.peer import SshPeer
     from backends.paths import Paths
+    from tests.kit.local_peer import LocalShell
 
 DEEP = "/home/" + "long/" * 20 + "run"
 HEAD = secrets.token_hex(4)
@@ -126,11 +128,6 @@ async def test_who_listens_hears_of_the_next_agent_too(machine: SshPeer) -> None
 
 
 # --- Models of peers: their headers, and one catalogue of all machines ---
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.local_peer import LocalShell
 
 
 async def test_two_first_reads_of_one_model_do_not_meet(

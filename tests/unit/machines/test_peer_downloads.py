@@ -43,10 +43,10 @@ N_LAYER = 12
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A model of 1.5 MiB, no two bytes of which are the same by plan."""
+    """A model of 0.4 MiB, no two bytes of which are the same by plan."""
     file = tmp_path_factory.mktemp("m") / NAME
     tensors = {
-        name: ((256, 128) if len(shape) == 2 else shape, kind)
+        name: ((128, 64) if len(shape) == 2 else shape, kind)
         for name, (shape, kind) in llama_tensors(N_LAYER).items()
     }
     write_gguf(file, LLAMA | {"block_count": N_LAYER}, tensors)
@@ -161,7 +161,7 @@ async def test_the_token_reaches_the_host_that_it_is_for(
     assert not any("hf_" in str(work) for work in peer.works)
 
 
-@pytest.mark.parametrize("tenth", [1, 5, 9])
+@pytest.mark.parametrize("tenth", [1, 9])
 async def test_a_download_goes_on_where_it_was_cut(
     peer: Peer, content: bytes, there: Path, tenth: int
 ) -> None:
@@ -178,7 +178,7 @@ async def test_a_download_goes_on_where_it_was_cut(
 async def cancelled_half_way(
     peer: Peer, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_downloads, "CHUNK_BYTES_MAX", 1 << 18)
+    monkeypatch.setattr(peer_downloads, "CHUNK_BYTES_MAX", 1 << 16)
     peer.hub.hold_after = len(content) // 2
     running = asyncio.create_task(peer.gets(whole(content)))
     while not any(work.progress for work in peer.works):
@@ -354,7 +354,7 @@ async def test_from_another_peer_it_goes_through_this_machine(
 # --- some layers ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layers", ["4-6", "0,3,11", "9-11,output"])
+@pytest.mark.parametrize("layers", ["0,3,11", "9-11,output"])
 async def test_only_its_layers_cross(
     peer: Peer, content: bytes, model: Path, there: Path, layers: str
 ) -> None:

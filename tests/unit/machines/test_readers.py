@@ -27,6 +27,7 @@ from tests.kit.clusters import paths_in
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 LOCATION = EngineInfo(
@@ -117,9 +118,6 @@ def test_a_file_is_read_once(readers: Readers, monkeypatch: pytest.MonkeyPatch) 
 
 
 # --- Looking after the peers of the settings, also after an error of our own ---
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Clumsy:
@@ -314,9 +312,6 @@ async def test_peers_of_changed_settings_come_go_and_are_begun_anew(
 
 
 # --- How often a bare rpc-server is looked at, and what its devices are called ---
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 READY, FAILED, GONE = PeerState.READY, PeerState.FAILED, PeerState.UNREACHABLE
 

@@ -139,6 +139,7 @@ def test_tunnels() -> None:
 # --- Trusted keys: found as OpenSSH finds them, appended as it reads them ---
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from backends.machines.ssh.config import Settings
@@ -276,9 +277,6 @@ def test_settings_of_no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 # --- What a user may type for a machine, and the pick list ---
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.mark.parametrize(
     ("text", "host", "user", "port"),
@@ -354,9 +352,6 @@ def test_no_config(tmp_path: Path) -> None:
 
 
 # --- Connecting to a name with several addresses ---
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from backends.tasks import end_tasks
 from tests.kit.clusters import paths_in
 
 # As a worker of llama.cpp begins: it listens at -p, and takes what comes.
-RPC_SERVER = f"""#!{sys.executable}
+RPC_SERVER = f"""#!{sys.executable} -ES
 import socket, sys
 port = int(sys.argv[sys.argv.index("-p") + 1])
 with socket.create_server(("127.0.0.1", port)) as listening:

@@ -655,7 +655,7 @@ async def test_thousands_of_connections_keep_nobody_out(paired: LentMachine) -> 
         held: list[socket.socket] = []
         closed = 0
         with contextlib.ExitStack() as stack:
-            for number in range(10_000):
+            for number in range(3_000):
                 made = stack.enter_context(socket.socket())
                 made.setblocking(False)
                 with contextlib.suppress(BlockingIOError):
@@ -671,7 +671,7 @@ async def test_thousands_of_connections_keep_nobody_out(paired: LentMachine) -> 
                     held.clear()
                 assert len(paired.worker.acceptor.strangers) <= STRANGERS_MAX
         assert "total_bytes" in await agent.ask("memory")
-        assert closed == 10_000
+        assert closed == 3_000
     # Those that wait to be accepted may still fill all places for a moment.
     for _ in range(round(WITHIN_S / 0.05)):
         if await lets_in(paired):

@@ -64,7 +64,7 @@ def policy(**limits: Any) -> AgentPolicy:
     return made
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(REQUESTS)
 @example({"id": 1, "do": "find", "folders": ["\0", "\ud800"]})
 @example({"id": 1, "do": "start", "argv": ["\0"]})

@@ -45,7 +45,10 @@ async def hub(content: bytes) -> AsyncIterator[Hub]:
 @pytest.fixture
 def forking(forking: None) -> None:
     """Forks, none of which imports the hub's library again."""
+    import huggingface_hub.file_download
     import huggingface_hub.hf_api  # noqa: F401
+
+    import backends.models.fetch  # noqa: F401
 
 
 @pytest.fixture

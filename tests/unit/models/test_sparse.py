@@ -49,6 +49,7 @@ from tests.kit.models import write_llama
 from tests.unit.models.ggufs import llama_tensors, write_gguf
 from tui.cli.main import cli
 
+pytestmark = pytest.mark.usefixtures("forking")
 N_LAYER = 4
 CHUNK_BYTES = 1 << 20
 HEADER_BYTES_MAX = 1 << 20
@@ -62,13 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(model: Path, keep: str, out: Path | None = None) -> Path:
-    return _path(asyncio.run(write_sparse(plan_sparse(model, keep, out)))[0].path)
-
-
-def _path(text: str) -> Path:
-    from pathlib import Path
-
-    return Path(text)
+    return Path(asyncio.run(write_sparse(plan_sparse(model, keep, out)))[0].path)
 
 
 def test_what_is_kept_is_there_and_the_rest_are_holes(

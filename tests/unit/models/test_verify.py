@@ -19,7 +19,7 @@ from tests.kit.models import write_llama
 from tests.unit.models.ggufs import write_gguf, write_split
 from tui.cli.main import cli
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("home", "forking")
 
 
 def in_a_store(model: Path, folder: Path) -> Path:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 CELLS = 256
-QUICK = 300
+QUICK = 150
 INSTANCES = int(os.environ.get("DLLM_SPLITS", "1000"))
 CPU = "local/CPU"
 NAMES = (CPU, "local/CUDA0", "a/CUDA0", "a/CUDA1", "b/CUDA0", "c/CPU")

@@ -106,8 +106,7 @@ def test_a_run_of_next_to_no_time_is_not_taken_for_exact(ms: float) -> None:
     assert work_ms(told, work_of(12))[0] == pytest.approx(took(work_of(12)), rel=0.1)
 
 
-@pytest.mark.parametrize("noise", [0.04, 0.15])
-@pytest.mark.parametrize("runs", [2, 10])
+@pytest.mark.parametrize(("noise", "runs"), [(0.04, 2), (0.15, 10)])
 def test_nine_of_ten_runs_are_within_the_band(noise: float, runs: int) -> None:
     """Of splits that never ran, on random devices; each split that did ran twice."""
     inside = [is_inside(Random(seed), noise, runs) for seed in range(300)]

@@ -31,7 +31,7 @@ from tests.unit.split.test_best_exhaustive import (
     random_problem,
 )
 
-INSTANCES = int(os.environ.get("DLLM_SPLITS", "40"))
+INSTANCES = int(os.environ.get("DLLM_SPLITS", "20"))
 FAST, FAR = "a/CUDA0", "b/CUDA0"
 
 

@@ -17,7 +17,7 @@ from backends.split.optimiser import (
 )
 
 UNLIMITED = float("inf")
-QUICK = 300
+QUICK = 150
 INSTANCES = int(os.environ.get("DLLM_SPLITS", "10000"))
 
 
