@@ -302,10 +302,7 @@ def test_watched_processes_have_the_form_that_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worker = ProcessInfo(
-        name="worker1",
-        role=ProcessRole.WORKER,
-        state=ProcessState.RUNNING,
-        pid=4711,
+        name="worker1", role=ProcessRole.WORKER, state=ProcessState.RUNNING, pid=4711
     )
 
     async def usages(_: ControllerClient) -> AsyncGenerator[UsageReport, None]:
@@ -377,11 +374,7 @@ def test_paths_are_shown() -> None:
 
 @pytest.mark.parametrize(
     ("args", "settings", "mouse"),
-    [
-        ([], "", True),
-        (["--no-mouse"], "", False),
-        ([], "mouse = false\n", False),
-    ],
+    [([], "", True), (["--no-mouse"], "", False), ([], "mouse = false\n", False)],
 )
 def test_no_mouse_leaves_it_to_the_terminal(
     monkeypatch: pytest.MonkeyPatch,
@@ -542,8 +535,7 @@ def test_bad_names_of_clusters_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [["--latency", "61s"], ["--jitter", "2000s"], ["--rate", "1001GB/s"]],
+    "options", [["--latency", "61s"], ["--jitter", "2000s"], ["--rate", "1001GB/s"]]
 )
 def test_a_lab_beyond_the_relay_is_refused_with_its_limit(
     options: list[str], capsys: pytest.CaptureFixture[str]

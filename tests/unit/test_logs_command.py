@@ -60,7 +60,7 @@ def test_the_last_lines() -> None:
 
 def test_errors_from_anywhere_in_the_log() -> None:
     assert [line.split()[-1] for line in printed("-n", "4", "--level", "error")] == [
-        *("16005", "17005", "18005", "19005"),
+        *("16005", "17005", "18005", "19005")
     ]
     assert len(printed("--level", "warning")) == 20
     assert printed("-n", "0", "--level", "error") in ([], [""])

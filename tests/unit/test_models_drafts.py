@@ -69,7 +69,7 @@ def said(model: Path, *options: str) -> str:
 def test_below_each_stands_what_auto_found(model: Path) -> None:
     lines = said(model).splitlines()
     assert [line.split()[0] for line in lines] == [
-        *("small.gguf", "auto:", "mid.gguf", "auto:", "o.gguf", "ngram", "auto:"),
+        *("small.gguf", "auto:", "mid.gguf", "auto:", "o.gguf", "ngram", "auto:")
     ]
     assert lines[1] == (
         "  auto: 61.2 tok/s, 22.5 without (×2.72): pays · 71 % accepted · "

@@ -80,7 +80,7 @@ COMMANDS = [
     (
         "import tui.cli.up, tui.cli.plans, tui.cli.demo, tui.cli.bench",
         "textual rich numpy asyncssh",
-    ),
+    )
 ]
 CONSOLE = [
     (

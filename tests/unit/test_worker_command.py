@@ -166,10 +166,7 @@ def test_limits_beside_a_running_worker_are_not_ignored(pairings: PairingFile) -
 def test_digits_are_accepted_by_a_command(pairings: PairingFile) -> None:
     assert "No console asks" in str(run("worker", "accept", "123456").exception)
     asking = Asking(
-        name="ada",
-        address="10.0.0.2",
-        digits="012345",
-        expires_at=time.time() + 60,
+        name="ada", address="10.0.0.2", digits="012345", expires_at=time.time() + 60
     )
     pairings.ask(asking)
     assert "Accepted ada" in run("worker", "accept", "012 345").output
@@ -232,10 +229,7 @@ async def test_keys_pause_invite_and_end(
     (text,) = {w for w in out.split() if w.startswith("dllm1-")}
     assert read_token(text, TokenKind.ADD).port == pairings.read().port
     asking = Asking(
-        name="ada",
-        address="10.0.0.2",
-        digits="012345",
-        expires_at=time.time() + 60,
+        name="ada", address="10.0.0.2", digits="012345", expires_at=time.time() + 60
     )
     for key, accepted in (("y", True), ("n", False)):
         pairings.ask(asking)

@@ -172,10 +172,7 @@ def test_an_axis_that_follows_from_another_is_left_out() -> None:
     run = measured(dict.fromkeys(cases, (1.0,)))
     assert table(run)[0][:2] == ["workers", "latency"]
     both = [Case(workers=w, split=s) for w in (1, 2) for s in ("6,7", "7,6")]
-    assert table(measured(dict.fromkeys(both, (1.0,))))[0][:2] == [
-        "workers",
-        "split",
-    ]
+    assert table(measured(dict.fromkeys(both, (1.0,))))[0][:2] == ["workers", "split"]
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 5, 30])

@@ -65,10 +65,7 @@ def test_the_first_word_that_differs(one: str, two: str, word: int | None) -> No
             "other work disturbed A",
         ),
         (
-            (
-                answer(0, "a b", 8.6),
-                RaceDelta(side=1, failure=Failure(what="No room")),
-            ),
+            (answer(0, "a b", 8.6), RaceDelta(side=1, failure=Failure(what="No room"))),
             "B did not answer; A has 8.6 tok/s",
         ),
         ((), "Neither answered"),

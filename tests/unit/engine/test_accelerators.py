@@ -159,9 +159,7 @@ async def test_the_others_are_refused_with_their_reason(machine: Machine) -> Non
         await machine.choose("tpu")
 
 
-async def test_what_was_built_here_before_is_not_proved_again(
-    machine: Machine,
-) -> None:
+async def test_what_was_built_here_before_is_not_proved_again(machine: Machine) -> None:
     choice = await choose("vulkan", Here(machine.env), built=("vulkan",))
     assert choice.cmake_flags == ("-DGGML_VULKAN=ON",)
     with pytest.raises(UsageError, match="nvcc"):

@@ -41,11 +41,7 @@ HERE = Path("/c/build")
             EngineError,
             "No network",
         ),
-        (
-            "Temporary failure in name resolution",
-            EngineError,
-            "No network",
-        ),
+        ("Temporary failure in name resolution", EngineError, "No network"),
         (
             "ERROR: No matching distribution found for xllamacpp==2026.10.11549",
             EngineError,

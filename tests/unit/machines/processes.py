@@ -71,12 +71,6 @@ def shell(code: str) -> tuple[str, ...]:
     return ("sh", "-c", code)
 
 
-def executable(path: Path, text: str) -> Path:
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
 def stray_in_a_lost_session() -> tuple[int, int]:
     """A process of no relation whose session leader is gone: both their numbers."""
     leader = subprocess.Popen(

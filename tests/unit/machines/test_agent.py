@@ -285,10 +285,6 @@ def test_lines_hold_no_more_than_one() -> None:
         list(lines.add(b"12345678901"))
 
 
-def test_restarts_become_rarer() -> None:
-    assert list(agent.RESTART_PAUSES_S) == sorted(agent.RESTART_PAUSES_S)
-
-
 class Dying(Scripted):
     """Greets, answers once and ends."""
 

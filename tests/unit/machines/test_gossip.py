@@ -190,9 +190,7 @@ async def test_who_says_nothing_for_a_month_is_not_believed(tmp_path: Path) -> N
     assert await gossip_of(tmp_path / "none").known([]) == []
 
 
-async def test_each_is_told_of_the_others_once_after_each_probe(
-    tmp_path: Path,
-) -> None:
+async def test_each_is_told_of_the_others_once_after_each_probe(tmp_path: Path) -> None:
     box, far = ssh_peer("box", "box"), ssh_peer("far", "far")
     nuc, tunnel = ssh_peer("nuc", "ada@10.0.0.7"), ssh_peer("tunnel", "tunnel")
     new = ssh_peer("new", "ada@10.0.0.5", at=0.0)

@@ -32,14 +32,6 @@ def parts(chunk: LogChunk) -> tuple[str, int, int, bool]:
     return chunk.text, chunk.offset, chunk.next_offset, chunk.restarted
 
 
-async def test_a_log_is_read_on_from_where_one_was(host: AgentSession) -> None:
-    await host.start(spec(argv=shell("echo one; echo two")))
-    await wait_ended(host)
-    assert parts(await host.read_log("p", 0, 4)) == ("one\n", 0, 4, False)
-    assert parts(await host.read_log("p", 4, 100)) == ("two\n", 4, 8, False)
-    assert parts(await host.read_log("p", 8, 100)) == ("", 8, 8, False)
-
-
 async def test_no_such_process(host: AgentSession) -> None:
     with pytest.raises(HostError, match="no process called p"):
         await host.read_log("p", 0, 100)

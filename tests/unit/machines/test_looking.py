@@ -247,11 +247,7 @@ async def test_each_model_is_found_once(peer: LocalPeer, tmp_path: Path) -> None
     }
     shutil.rmtree(blobs)
     assert {m.name for m in (await looks.look(light=True)).models} == {"a", "c"}
-    assert facts.model_dirs[:3] == (
-        str(mine),
-        "~/.models",
-        "~/.cache/huggingface/hub",
-    )
+    assert facts.model_dirs[:3] == (str(mine), "~/.models", "~/.cache/huggingface/hub")
 
 
 async def test_a_model_whose_name_is_no_text_is_told_of_and_left_out(

@@ -42,11 +42,7 @@ class Bringing:
         self.paths = paths
         self.works: list[PeerWork] = []
         (self.own,) = archives_for(
-            find_release(None),
-            "Linux",
-            platform.machine(),
-            Sight(),
-            "none",
+            find_release(None), "Linux", platform.machine(), Sight(), "none"
         )
         folder = paths.engines_dir / self.own.key
         for name, text in ANSWERS.items():

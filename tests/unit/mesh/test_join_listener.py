@@ -48,10 +48,7 @@ class Console:
             raise HostError(self.refuses)
         self.joined.append((name, its_name, host_key))
         self.connection = LentConnection(
-            its_name,
-            self.bell.awaited(host_key, self._came),
-            host_key,
-            self.key_file,
+            its_name, self.bell.awaited(host_key, self._came), host_key, self.key_file
         )
 
     def _came(self) -> None:

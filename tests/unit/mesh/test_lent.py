@@ -151,9 +151,7 @@ async def test_who_has_a_token_may_only_hand_over_a_key(machine: LentMachine) ->
     assert not machine.pairings.read().consoles
 
 
-async def test_only_ed25519_keys_of_paired_consoles_log_in(
-    paired: LentMachine,
-) -> None:
+async def test_only_ed25519_keys_of_paired_consoles_log_in(paired: LentMachine) -> None:
     for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256"):
         other = asyncssh.generate_private_key(kind)
         with pytest.raises(asyncssh.PermissionDenied):
@@ -237,9 +235,7 @@ async def test_the_agent_runs_no_program_but_workers(
         assert "record" in told
 
 
-async def test_a_relay_serves_only_the_consoles_own_worker(
-    paired: LentMachine,
-) -> None:
+async def test_a_relay_serves_only_the_consoles_own_worker(paired: LentMachine) -> None:
     async with paired.agent() as agent:
         relay = [paired.tenants.hello().relay, "worker", "--name", "w"]
         key = f"{agent.hello['run_dir']}/c/relay/private"
@@ -385,9 +381,7 @@ async def test_models_are_only_read(paired: LentMachine) -> None:
     assert [one.name for one in paired.models.iterdir()] == ["model.gguf"]
 
 
-async def test_models_may_be_added_where_their_owner_lets_them(
-    tmp_path: Path,
-) -> None:
+async def test_models_may_be_added_where_their_owner_lets_them(tmp_path: Path) -> None:
     folder = tmp_path / "models"
     limits = OwnerLimits(models=(folder, tmp_path / "more"), writable=True)
     async with lent(tmp_path, limits) as machine:
@@ -703,9 +697,7 @@ async def test_noise_before_a_login_ends_that_connection_alone(
         assert "total_bytes" in await agent.ask("memory")
 
 
-async def test_a_second_worker_on_this_machine_is_refused(
-    machine: LentMachine,
-) -> None:
+async def test_a_second_worker_on_this_machine_is_refused(machine: LentMachine) -> None:
     await until(lambda: machine.pairings.read().pid, "its start")
     other = Worker(machine.paths, machine.pairings, machine.tenants)
     with pytest.raises(HostError, match="lent already, by process"):

@@ -147,9 +147,7 @@ async def moving(
 UP = [ConnectionPhase.CONNECTING, ConnectionPhase.CONNECTED]
 
 
-async def test_it_moves_to_tcp_once_that_goes_and_is_never_down(
-    moving: Moving,
-) -> None:
+async def test_it_moves_to_tcp_once_that_goes_and_is_never_down(moving: Moving) -> None:
     connection, tenants = moving.connection, moving.machine.tenants
     await until(lambda: moving.is_up, "the connection")
     before = connection._open_link()

@@ -22,12 +22,7 @@ from backends.machines.ssh.lent import LentConnection, pair
 from backends.mesh.acceptor import STRANGERS_MAX, Acceptor
 from backends.mesh.crowd import RELAYED, Crowd
 from backends.mesh.dialling import Dialled, listening_at
-from backends.mesh.quic import (
-    ALPN,
-    SHAKING_MAX,
-    SHAKING_OF_ONE_MAX,
-    QuicEndpoint,
-)
+from backends.mesh.quic import ALPN, SHAKING_MAX, SHAKING_OF_ONE_MAX, QuicEndpoint
 from backends.mesh.quic_dial import QuicDialler
 from backends.mesh.quic_library import bound_endpoint, iroh_library
 from backends.mesh.quic_place import QuicPlace, parse_quic_place

@@ -107,11 +107,7 @@ def test_quants_by_name(name: str, quant: str) -> None:
 
 def test_one_model_of_a_repository_is_picked_with_all_its_parts() -> None:
     parts = [HubFile(f"x-Q8_0-0000{n}-of-00002.gguf", 10, "") for n in (1, 2)]
-    files = [
-        HubFile("x-Q4_0.gguf", 5, ""),
-        *parts,
-        HubFile("mmproj-x-F16.gguf", 1, ""),
-    ]
+    files = [HubFile("x-Q4_0.gguf", 5, ""), *parts, HubFile("mmproj-x-F16.gguf", 1, "")]
     assert pick("o/n", files, "q8_0") == parts
     assert pick("o/n", files, "x-Q4_0.gguf") == files[:1]
     assert pick("o/n", [files[0], files[-1]], "") == files[:1]

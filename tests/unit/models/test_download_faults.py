@@ -174,8 +174,7 @@ def test_a_file_that_is_not_there_is_not_waited_for(
 
 
 @pytest.mark.parametrize(
-    ("source", "status"),
-    [(HUB, 404), (HUB, 416), (HUB, 503), (URL, 429)],
+    ("source", "status"), [(HUB, 404), (HUB, 416), (HUB, 503), (URL, 429)]
 )
 async def test_a_refusal_midway_costs_nothing_of_what_came(
     getting: Getting, content: bytes, source: str, status: int
@@ -443,9 +442,7 @@ async def test_no_link_is_followed(getting: Getting, tmp_path: Path) -> None:
 
 
 async def test_room_is_looked_for_first(
-    getting: Getting,
-    content: bytes,
-    small_disk: Callable[[int], Path],
+    getting: Getting, content: bytes, small_disk: Callable[[int], Path]
 ) -> None:
     getting.folder = small_disk(len(content) // 2)
     getting.env["HF_HOME"] = str(getting.folder / "hf")
@@ -455,9 +452,7 @@ async def test_room_is_looked_for_first(
 
 
 async def test_a_disk_that_fills_up_midway_costs_nothing_of_what_came(
-    getting: Getting,
-    content: bytes,
-    small_disk: Callable[[int], Path],
+    getting: Getting, content: bytes, small_disk: Callable[[int], Path]
 ) -> None:
     size_bytes = http_download.SPARE_BYTES + 2 * len(content)
     getting.folder = disk = small_disk(size_bytes)

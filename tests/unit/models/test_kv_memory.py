@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from backends.models.header import Header, Params
-from backends.models.layers import (
-    has_one_type,
-    head_lengths,
-    layer_memory,
-)
+from backends.models.layers import has_one_type, head_lengths, layer_memory
 
 ATTENTION = frozenset({"attn_q.weight", "attn_k.weight", "attn_v.weight"})
 MLA = frozenset({"attn_q_b.weight", "attn_kv_a_mqa.weight"})

@@ -27,13 +27,7 @@ from backends.models.catalogue import Catalogue
 from backends.models.header import read_header
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
-from backends.models.sparse import (
-    HOLES,
-    IDENTITY,
-    KEPT,
-    TENSORS,
-    sparse_words,
-)
+from backends.models.sparse import HOLES, IDENTITY, KEPT, TENSORS, sparse_words
 from backends.models.sparse_copy import (
     Keep,
     SparseFile,

@@ -119,8 +119,7 @@ def random_problem(random: Random, *, pools: bool) -> SplitProblem:
                 DeviceSpeed(
                     device=name,
                     ms=given_speed(
-                        DeviceKind.CPU if "CPU" in name else DeviceKind.CUDA,
-                        gb_s[name],
+                        DeviceKind.CPU if "CPU" in name else DeviceKind.CUDA, gb_s[name]
                     ).ms,
                     covariance=(0.0,) * KINDS**2,
                 )

@@ -10,22 +10,10 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.models.layers import group_of
-from backends.split.experts import (
-    check_experts,
-    misplaced,
-    places_text,
-    tensor_pattern,
-)
+from backends.split.experts import check_experts, misplaced, places_text, tensor_pattern
 from backends.split.flags import compile_split
 from backends.split.layout import make_split
-from backends.state import (
-    Layer,
-    LayerBytes,
-    LayerRange,
-    ModelInfo,
-    Plan,
-    WorkerSpec,
-)
+from backends.state import Layer, LayerBytes, LayerRange, ModelInfo, Plan, WorkerSpec
 
 MODEL = ModelInfo(
     path="m.gguf",
@@ -70,8 +58,7 @@ def test_a_pattern_means_the_experts_of_its_layers_and_nothing_else() -> None:
 
 def test_they_become_one_argument_with_each_devices_buffer() -> None:
     plan = replace(
-        PLAN,
-        experts=(LayerRange("local/CPU", 1, 2), LayerRange("b/CUDA0", 4, 4)),
+        PLAN, experts=(LayerRange("local/CPU", 1, 2), LayerRange("b/CUDA0", 4, 4))
     )
     placement = compile_split(plan, {"a": "10.0.0.1:5", "b": "10.0.0.2:6"})
     option, value = placement.overrides

@@ -47,9 +47,7 @@ def plans(draw: st.DrawFn) -> Plan:
     devices = draw(st.permutations([*devices[:15], "local/CUDA0"]))
     cuts = draw(
         st.lists(
-            st.integers(0, n_layer + 1),
-            min_size=len(devices),
-            max_size=len(devices),
+            st.integers(0, n_layer + 1), min_size=len(devices), max_size=len(devices)
         )
     )
     edges = [0, *sorted(cuts), n_layer + 1]

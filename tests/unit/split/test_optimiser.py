@@ -9,12 +9,7 @@ from random import Random
 import pytest
 
 from backends.split import optimiser
-from backends.split.optimiser import (
-    DeviceOffer,
-    best,
-    best_of_each_size,
-    cost_of,
-)
+from backends.split.optimiser import DeviceOffer, best, best_of_each_size, cost_of
 
 UNLIMITED = float("inf")
 QUICK = 150
