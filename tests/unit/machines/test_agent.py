@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,17 +126,23 @@ JUNK = (
 )
 
 
+def after(junk: bytes, request: dict[str, Any]) -> bytes:
+    return junk + b"\n" + ok(request, port=7)
+
+
 async def test_junk_between_answers_is_passed_over() -> None:
     for junk in JUNK:
-        host = host_of(Scripted(lambda r, junk=junk: junk + b"\n" + ok(r, port=7)))
+        host = host_of(Scripted(partial(after, junk)))
         assert [await host.free_port() for _ in range(3)] == [7, 7, 7], junk
         assert host.seen == ()
         await host.close()
 
 
 async def test_an_answer_without_sense_is_an_error() -> None:
-    for port in ({}, {"port": "7"}, {"port": None}, {"port": [7]}):
-        host = host_of(Scripted(lambda r, port=port: ok(r, **port)))
+    answers: tuple[dict[str, Any], ...]
+    answers = ({}, {"port": "7"}, {"port": None}, {"port": [7]})
+    for port in answers:
+        host = host_of(Scripted(partial(ok, **port)))
         with pytest.raises(HostError, match="ada gave an answer without sense"):
             await host.free_port()
         await host.close()

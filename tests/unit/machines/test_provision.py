@@ -378,7 +378,7 @@ async def test_ended_it_leaves_no_process_and_goes_on(project: Project) -> None:
     project.slow_s = 61
     running = asyncio.create_task(project.make())
     while not (running.done() or _runs("61")):
-        await asyncio.wait([running], timeout=0.02)
+        await asyncio.wait([running], timeout=0.1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

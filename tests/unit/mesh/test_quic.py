@@ -607,7 +607,7 @@ async def test_those_with_the_key_stay() -> None:
         assert relay.server._with_key
 
 
-GARBAGE = [
+GARBAGE: list[bytes | str] = [
     b"\x01" + b"\x07" * 32 + b"\x40" + bytes(64),
     b"\x01" + bytes(96),
     b"\x04" + bytes(97),

@@ -52,7 +52,7 @@ HEADER_BYTES_MAX = 1 << 20
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("model") / "big.gguf"
-    write_llama(file, n_layer=N_LAYER, n_embd=512, n_ff=2048)
+    write_llama(file, n_layer=N_LAYER, n_embd=256, n_ff=3072)
     return file
 
 
