@@ -104,17 +104,15 @@ COMMANDS = [
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_no_command_lets_it_through(words: tuple[str, ...]) -> None:
     # Colours are wanted: click itself takes escapes out where they are not.
-    result = CliRunner().invoke(cli, list(words), color=True, catch_exceptions=False)
-    assert MARKUP in result.output
-    assert not troubles(result.output.replace("\t", ""))
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_json_drives_nothing_and_loses_nothing(words: tuple[str, ...]) -> None:
-    asked = [*words, "--json"]
-    result = CliRunner().invoke(cli, asked, color=True, catch_exceptions=False)
-    assert all(c.isprintable() or c == "\n" for c in result.output)
-    assert MARKUP in str(json.loads(result.stdout))
+    shown, told = (
+        CliRunner().invoke(cli, [*words, *form], color=True, catch_exceptions=False)
+        for form in ((), ("--json",))
+    )
+    assert MARKUP in shown.output
+    assert not troubles(shown.output.replace("\t", ""))
+    # JSON drives nothing and loses nothing.
+    assert all(c.isprintable() or c == "\n" for c in told.output)
+    assert MARKUP in str(json.loads(told.stdout))
 
 
 def test_names_in_a_header_are_data(tmp_path: Path) -> None:

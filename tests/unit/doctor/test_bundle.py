@@ -92,40 +92,34 @@ def text_of(bundle: Path) -> str:
         return "\n".join(file.read().decode() for file in files if file)
 
 
-@pytest.mark.parametrize("wrong", ["ctx_size = 'long'", "]["])
-async def test_settings_that_are_wrong_keep_names_out_too(
-    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+PEERS = "[peers.ada]\nssh = 'studio'\n"
+RACK = """[peers.rack]\nssh = "hopper@lab"\ndata = 'lace.example.org:40001'\n"""
+OTHER = "[peers]\nada = { 'ssh' = 'hopper@studio' }\nrack.ssh = 'me@lab'\n"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [f"ctx_size = 'long'\n{PEERS}{RACK}", f"][\n{PEERS}{RACK}", OTHER],
+    ids=["wrong", "broken", "other forms"],
+)
+async def test_settings_of_any_form_keep_names_out(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:
     monkeypatch.setenv("DLLM_ENGINE_URL", "https://mirror.acme.example/llama.cpp")
-    paths.config_file.parent.mkdir(parents=True)
-    paths.config_file.write_text(
-        f"{wrong}\n[peers.ada]\nssh = 'studio'\n"
-        "[peers.rack]\nssh = \"hopper@lab\"\ndata = 'lace.example.org:40001'\n"
-    )
-    paths.controller_log.parent.mkdir(parents=True)
-    paths.controller_log.write_text("The connection to mirror.acme.example failed\n")
-    target = tmp_path / "report.tar.gz"
-    await write_bundle(paths, [Check(name="peer ada", detail="rack, lab")], target)
-    planted = ("ada", "studio", "rack", "hopper", "lab", "lace", "acme", "example.org")
-    assert [word for word in planted if word in text_of(target)] == []
-
-
-async def test_settings_in_other_forms_of_toml_keep_names_out(
-    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://huggingface.co")
-    monkeypatch.setenv("HTTPS_PROXY", "proxy.acme.example:3128")
+    monkeypatch.setenv("HTTPS_PROXY", "proxy.corp.example:3128")
     paths.config_file.parent.mkdir(parents=True)
-    paths.config_file.write_text(
-        "[peers]\nada = { 'ssh' = 'hopper@studio' }\nrack.ssh = 'me@lab'\n"
-    )
+    paths.config_file.write_text(settings)
     paths.controller_log.parent.mkdir(parents=True)
-    paths.controller_log.write_text("proxy.acme.example refused huggingface.co\n")
+    paths.controller_log.write_text(
+        "mirror.acme.example failed, proxy.corp.example refused huggingface.co\n"
+    )
     target = tmp_path / "report.tar.gz"
     await write_bundle(paths, [Check(name="peer ada", detail="rack, lab")], target)
-    planted = ("ada", "studio", "rack", "hopper", "lab", "acme")
-    assert [word for word in planted if word in text_of(target)] == []
-    assert "refused huggingface.co" in text_of(target)
+    text = text_of(target)
+    planted = ("ada", "studio", "rack", "hopper", "lab", "lace", "acme", "corp")
+    assert [word for word in (*planted, "example.org") if word in text] == []
+    assert "refused huggingface.co" in text
 
 
 async def test_nothing_planted_is_in_the_file(
