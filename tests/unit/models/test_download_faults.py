@@ -202,17 +202,18 @@ async def test_a_whole_file_that_was_not_checked_yet_needs_no_byte(
     assert getting.hub.served_bytes == served
 
 
+@both
 async def test_the_page_of_a_gate_takes_no_files_place(
-    getting: Getting, content: bytes
+    getting: Getting, content: bytes, source: str
 ) -> None:
-    await getting.is_ended_midway(HUB)
+    await getting.is_ended_midway(source)
     half = getting.half_bytes()
     getting.hub.page = True
     host = getting.hub.url.removeprefix("http://")
-    assert f"{host} sent a web page" in await getting.fails(HUB)
+    assert f"{host} sent a web page" in await getting.fails(source)
     assert getting.half_bytes() == half
     getting.hub.page = False
-    assert bytes_of(await getting.get(HUB)) == content
+    assert bytes_of(await getting.get(source)) == content
     assert getting.hub.ranges == [f"bytes={half}-"]
 
 
@@ -441,12 +442,13 @@ async def test_no_link_is_followed(getting: Getting, tmp_path: Path) -> None:
     assert precious.read_text() == "precious"
 
 
+@both
 async def test_room_is_looked_for_first(
-    getting: Getting, content: bytes, small_disk: Callable[[int], Path]
+    getting: Getting, content: bytes, small_disk: Callable[[int], Path], source: str
 ) -> None:
     getting.folder = small_disk(len(content) // 2)
     getting.env["HF_HOME"] = str(getting.folder / "hf")
-    told = await getting.fails(HUB)
+    told = await getting.fails(source)
     assert "still needed" in told
     assert getting.files() == []
 
