@@ -86,6 +86,13 @@ def paths(tmp_path: Path) -> Paths:
 
 
 @pytest.fixture
+def new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directories of somebody who has nothing yet, as the environment names them."""
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     """A disk of so many bytes; only root mounts one."""
     folder = tmp_path / "disk"

@@ -83,9 +83,7 @@ class HostileClient:
 
 
 @pytest.fixture(autouse=True)
-def _client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+def _client(new_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backends.client.client.ControllerClient", HostileClient)
 
 

@@ -23,11 +23,9 @@ BIN = Path(sys.executable).parent
 
 
 @pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def home(new_user: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A user with two peers, two clusters, a theme and models."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     (tmp_path / "runtime").mkdir(mode=0o700)
     monkeypatch.delenv("HF_HOME", raising=False)

@@ -41,9 +41,7 @@ memory_gib = {CPU = 12.0}
 
 
 @pytest.fixture(autouse=True)
-def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+def file(new_user: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("DLLM_ENGINE_DIR", raising=False)
     file = user_paths().config_file

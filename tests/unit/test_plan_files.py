@@ -41,14 +41,6 @@ PLAN = Plan(
 FILE = PlanFile.of(PLAN)
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user with nothing yet."""
-    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    return tmp_path
-
-
 def test_a_file_asks_for_what_was_saved(tmp_path: Path) -> None:
     path = save_plan(tmp_path, "evening", FILE)
     text = path.read_text()
@@ -172,7 +164,7 @@ def dllm(*words: str) -> str:
     return result.output
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("new_user")
 def test_plans_are_saved_listed_compared_and_deleted() -> None:
     folder = user_paths().launches_dir
     assert "No plans." in dllm("list")
@@ -188,7 +180,7 @@ def test_plans_are_saved_listed_compared_and_deleted() -> None:
     assert dllm("list", "-o", "name").split() == ["morning"]
 
 
-@pytest.mark.usefixtures("home")
+@pytest.mark.usefixtures("new_user")
 def test_a_launch_is_no_saved_plan_to_delete(tmp_path: Path) -> None:
     path = tmp_path / "theirs.toml"
     path.write_text(FILE.text())

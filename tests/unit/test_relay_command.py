@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,7 @@ from backends.mesh.relay_access import RelayFile
 from backends.paths import user_paths
 from tui.cli.main import cli
 
-
-@pytest.fixture(autouse=True)
-def _new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+pytestmark = pytest.mark.usefixtures("new_user")
 
 
 def run(*args: str, **more: Any) -> Result:

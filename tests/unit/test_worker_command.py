@@ -33,10 +33,8 @@ KEY = "ssh-ed25519 AAAA"
 
 
 @pytest.fixture(autouse=True)
-def pairings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PairingFile:
+def pairings(new_user: None) -> PairingFile:
     """Of a user who has nothing yet."""
-    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     return PairingFile(user_paths().worker_pairings_file)
 
 
