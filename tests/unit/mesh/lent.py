@@ -15,7 +15,7 @@ import asyncssh
 
 from backends.machines.ssh.lent import client_over, pair
 from backends.mesh.dialling import dial_any
-from backends.mesh.identity import line_of_raw, own_key
+from backends.mesh.identity import own_key, public_line
 from backends.mesh.messages import AGENT, USER_BY_KEY
 from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.pairings import PairingFile
@@ -69,7 +69,7 @@ class LentMachine:
 
     @property
     def host_key(self) -> str:
-        return line_of_raw(self.token().key)
+        return public_line(own_key(self.paths.worker_key_file))
 
     @property
     def places(self) -> tuple[str, ...]:

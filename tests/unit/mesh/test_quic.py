@@ -682,7 +682,7 @@ async def lent_by_quic(
         await machine.worker.listen_quic("127.0.0.1", 0)
         accepting = asyncio.create_task(machine.worker._accept_quic())
         try:
-            await until(lambda: machine.token().quic is not None, "its place")
+            await until(lambda: machine.pairings.read().quic is not None, "its place")
             yield machine
         finally:
             await end_tasks(accepting)
