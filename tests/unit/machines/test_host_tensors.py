@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import blake3
@@ -19,7 +20,6 @@ from tests.kit.models import write_llama
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from backends.machines.agent import AgentSession
     from backends.state.models import Hashing, Seeding, TensorSums
@@ -258,12 +258,8 @@ def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(1)
     for name, size in SIZES.items():
         writer.add_tensor(name, rng.integers(-128, 128, size, dtype=np.int8))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    os.utime(file, (LONG_AGO_S, LONG_AGO_S))
-    return file
+    finish(writer)
+    return aged(file)
 
 
 async def seeded(
@@ -405,8 +401,7 @@ async def test_a_file_that_changed_without_a_trace_fills_no_cache(
     host: AgentSession, wide_model: Path, tmp_path: Path, worker_cache: Path
 ) -> None:
     copy = tmp_path / "copy.gguf"
-    shutil.copy(wide_model, copy)
-    os.utime(copy, (LONG_AGO_S, LONG_AGO_S))
+    aged(Path(shutil.copy(wide_model, copy)))
     assert (await seeded(host, copy, dry=True)).size_bytes
     scribble(copy)
     with pytest.raises(HostError, match="large has changed since it was hashed"):
@@ -419,4 +414,4 @@ def scribble(file: Path) -> None:
     with file.open("r+b") as opened:
         opened.seek(5 * MIB)
         opened.write(b"?")
-    os.utime(file, (LONG_AGO_S, LONG_AGO_S))
+    aged(file)
