@@ -64,7 +64,7 @@ def policy(**limits: Any) -> AgentPolicy:
     return made
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(REQUESTS)
 @example({"id": 1, "do": "find", "folders": ["\0", "\ud800"]})
 @example({"id": 1, "do": "start", "argv": ["\0"]})
