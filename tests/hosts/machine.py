@@ -65,6 +65,7 @@ class Machine:
         self._port_name = ""
         self._limited: list[str] = []
         self._slowed = False
+        self._unplugged = False
         self.new_host_key()
         self._original_key = self._host_key_files()
         self._write_config()
@@ -286,10 +287,12 @@ class Machine:
 
     def link_down(self) -> None:
         """Pull its cable."""
+        self._unplugged = True
         self._in_switch("ip", "link", "set", "dev", self._port_name, "down")
 
     def link_up(self) -> None:
         """Plug its cable in again."""
+        self._unplugged = False
         self._in_switch("ip", "link", "set", "dev", self._port_name, "up")
 
     # -- What the network does to it ---------------------------------------------
@@ -303,7 +306,8 @@ class Machine:
         """Back to how it was made: empty home, no processes, default sshd."""
         if not self.container.running:
             self.power_on()
-        self.link_up()
+        if self._unplugged:
+            self.link_up()
         if self._slowed:
             self._in_switch("tc", "qdisc", "del", "dev", self._port_name, "root")
             self._slowed = False

@@ -126,7 +126,7 @@ async def test_sshd_killed_and_back(ada: Machine) -> None:
 
 async def test_a_start_cut_off_is_done_or_not_done(ada: Machine) -> None:
     """However far it came when sshd was killed, with all its sessions."""
-    for milliseconds in (0, 40, 80, 120, 250):
+    for milliseconds in (0, 60, 200):
         async with host_on(ada) as host:
             await host.records()
             start = asyncio.create_task(host.start(spec()))
@@ -181,39 +181,13 @@ async def test_after_a_reboot_everything_has_ended(ada: Machine) -> None:
         await other.stop(again.name)
 
 
-async def told_after_s(host: AgentSession, name: str) -> float:
-    """Seconds until the end of one that kills itself is told, without a question."""
-    told = asyncio.Event()
-    unsubscribe = host.subscribe(told.set)
-    ended = await host.start(spec("sleep 0.3; kill -9 $$", name))
-    began = time.monotonic() + 0.3
-    while (seen := {r.name: r for r in host.seen}[name]).alive:
-        await asyncio.wait_for(told.wait(), PATIENCE_S)
-        told.clear()
-    took_s = time.monotonic() - began
-    unsubscribe()
-    assert (seen.pid, seen.exit_signal) == (ended.pid, 9)
-    return took_s
-
-
-async def test_a_noisy_login_shell_is_passed_over(ada: Machine) -> None:
+async def test_a_look_past_a_noisy_login_shell_leaves_nothing(ada: Machine) -> None:
     (ada.home / ".bashrc").write_text('echo "Welcome to {ada}!"; echo noise >&2\n')
     async with host_on(ada) as host:
         assert await host.records() == []
-
-
-async def test_looking_makes_nothing_there(ada: Machine) -> None:
-    async with host_on(ada) as host:
-        await host.connect()
-        await host.records()
         assert host.run_dir.endswith("/run")
-    assert not (ada.home / ODD / "run").exists()
-
-
-async def test_the_agent_ends_with_its_session(ada: Machine) -> None:
-    async with host_on(ada) as host:
-        await host.connect()
         assert len(ada.agents()) == 1
+    assert not (ada.home / ODD / "run").exists()
     await gone(ada)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import stat
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -22,22 +21,17 @@ if TYPE_CHECKING:
     from tests.hosts.network import Network
 
 
-async def test_known_key(network: Network) -> None:
+async def test_known_key_and_the_fast_cipher(network: Network) -> None:
     network.write_ssh_config()
     async with reached("ada") as ada:
         assert ada.connected
         home = network.peer("ada").remote_home
         assert (await ada.run("hostname; echo ~")).stdout == f"ada\n{home}\n"
         assert await ada.ping_ms() > 0
-    assert not ada.connected
-
-
-async def test_the_fast_cipher_is_chosen(network: Network) -> None:
-    network.write_ssh_config()
-    async with reached("ada") as ada:
         assert ada._link is not None
         cipher = ada._link.get_extra_info("send_cipher")
         assert cipher == "aes128-gcm@openssh.com"
+    assert not ada.connected
 
 
 async def test_unknown_key_is_asked_and_remembered(network: Network) -> None:
@@ -57,32 +51,6 @@ async def test_unknown_key_is_asked_and_remembered(network: Network) -> None:
     argv += ["-oGlobalKnownHostsFile=none", "ada", "true"]
     await asyncio.to_thread(subprocess.run, argv, check=True, env=network.env())
     async with reached("ada"):
-        pass
-
-
-async def test_remembering_creates_the_file_for_us_alone(network: Network) -> None:
-    network.write_ssh_config(known=False)
-    network.known_hosts.unlink()
-    ada = reach("ada")
-    await ada.connect({QuestionKind.HOST_KEY: network.peer("ada").fingerprint})
-    await ada.close()
-    assert stat.S_IMODE(network.known_hosts.stat().st_mode) == 0o600
-
-
-async def test_remembering_keeps_unfinished_lines_and_other_ports(
-    network: Network,
-) -> None:
-    peer = network.peer("bob")
-    peer.configure(Port="2222")
-    network.write_ssh_config(known=False, options={"bob": {"Port": "2222"}})
-    network.known_hosts.write_text("other ssh-ed25519 broken")
-    bob = reach("bob")
-    await bob.connect({QuestionKind.HOST_KEY: peer.fingerprint})
-    await bob.close()
-    lines = network.known_hosts.read_text().splitlines()
-    assert lines[0] == "other ssh-ed25519 broken"
-    assert lines[1] == f"[{peer.address}]:2222 {peer.host_key}"
-    async with reached("bob"):
         pass
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.hosts.machine import Machine
     from tests.hosts.network import Network
 
-SIZE_BYTES = 4 << 20
+SIZE_BYTES = 1 << 20
 
 # Reads all, and only when that has ended answers: needs the half-close.
 _ECHO = """
@@ -65,7 +65,7 @@ async def echo(peer: Machine, where: str = "0") -> AsyncIterator[str]:
 
 
 async def both_ways(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send 4 MB, end, and only then get them back."""
+    """Send 1 MB, end, and only then get them back."""
     data = os.urandom(SIZE_BYTES)
     writer.write(data)
     await writer.drain()
@@ -125,7 +125,7 @@ async def test_from_a_port(network: Network) -> None:
     ours = server.sockets[0].getsockname()[1]
     ask = (
         "import hashlib, os, socket, sys; s = socket.create_connection(('127.0.0.1',"
-        " int(sys.argv[1]))); d = os.urandom(4 << 20); s.sendall(d);"
+        " int(sys.argv[1]))); d = os.urandom(1 << 20); s.sendall(d);"
         " s.shutdown(1); b = b''.join(iter(lambda: s.recv(65536), b''));"
         " sys.exit(b != d[::-1])"
     )
@@ -210,7 +210,7 @@ async def test_a_slow_reader_holds_the_sender(network: Network) -> None:
     network.write_ssh_config()
     peer = network.peer("ada")
     flood = "import socket; s=socket.create_server(('127.0.0.1',0)); print("
-    flood += "s.getsockname()[1],flush=True); c=s.accept()[0]; c.sendall(bytes(64<<20))"
+    flood += "s.getsockname()[1],flush=True); c=s.accept()[0]; c.sendall(bytes(32<<20))"
     ports: list[str] = []
     async with reached("ada") as ada:
         run = asyncio.create_task(
@@ -226,6 +226,6 @@ async def test_a_slow_reader_holds_the_sender(network: Network) -> None:
         while piece := await reader.read(1 << 20):
             count += len(piece)
         writer.close()
-        assert count == 64 << 20
+        assert count == 32 << 20
         await run
     await until(lambda: not peer.processes(), "nothing left there")
