@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ from tests.hosts.test_cluster_faults import serve, serving_again
 from tests.hosts.user import MODEL, answer, prepared
 
 if TYPE_CHECKING:
+    from tests.hosts.machine import Machine
     from tests.hosts.network import Network
     from tests.hosts.user import HeadUser
 
@@ -43,18 +46,35 @@ def relays(network: Network) -> list[str]:
     return [line for line in lines if "dllm-relay worker" in line]
 
 
-def test_a_worker_elsewhere_is_met_by_a_pair(network: Network, user: HeadUser) -> None:
-    serve(user, "bob")
+def test_a_worker_elsewhere_is_met_by_a_pair_directly_with_a_key(
+    network: Network, user: HeadUser
+) -> None:
+    prepared(user, "bob")
+    bob = network.peer("bob")
+    before = ssh_bytes(bob.address)
+    user.run("up", "--model", MODEL, "--peer", "bob", "--detach")
     paired = answer(user)
     seen = link(user)
     assert seen["mode"] == "pair"
     assert "bob" in seen["why"]
     assert seen["rtt_ms"] > 0
-    assert process(user, BESIDE)["peer"] == "bob"
+    beside = process(user, BESIDE)
+    assert beside["peer"] == "bob"
     assert len(relays(network)) == 1
-    assert re.search(r"link +bob +pair +.*crossed ↑ ", user.run("status").stdout)
+    shown = user.run("status").stdout
+    assert re.search(r"link +bob +pair +direct, \d+\.\d\d ms.*crossed ↑ ", shown)
+    # Data go directly, to the relay at one address.
+    assert (seen["way"], seen["way_reason"]) == ("direct", "")
+    assert seen["weight_bytes_sent"] > 1 << 20
+    assert seen["wire_bytes_up"] > seen["weight_bytes_sent"]
+    assert ssh_bytes(bob.address) - before < seen["wire_bytes_up"] // 10
+    open_ports = [o for o in bob.listening() if not o.startswith("127.0.0.1:")]
+    assert open_ports == [f"{bob.address}:{beside['port']}"]
+    key_file = assert_key_is_told_to_nobody(user, bob, beside["argv"])
     user.run("stop")
+    assert not key_file.exists()
     assert relays(network) == []
+    assert bob.listening() == []
     user.run("up", "--model", MODEL, "--peer", "bob", "--relay", "single", "--detach")
     assert answer(user) == paired
     alone = link(user)
@@ -63,27 +83,22 @@ def test_a_worker_elsewhere_is_met_by_a_pair(network: Network, user: HeadUser) -
     assert relays(network) == []
 
 
-def test_the_key_is_told_to_nobody(network: Network, user: HeadUser) -> None:
-    serve(user, "bob")
-    beside = process(user, BESIDE)
-    argv = beside["argv"]
-    file = network.peer("bob").inside(argv[argv.index("--key-file") + 1])
+def assert_key_is_told_to_nobody(user: HeadUser, bob: Machine, argv: list[str]) -> Path:
+    """Where it is for as long as the relay runs."""
+    file = bob.inside(argv[argv.index("--key-file") + 1])
     key = file.read_text().strip()
     assert len(key) == 64
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o077 == 0
     head = process(user, "relay-bob")
-    for pid in (head["pid"],):
-        for place in ("cmdline", "environ"):
-            with open(f"/proc/{pid}/{place}", "rb") as told:
-                assert key.encode() not in told.read()
+    for place in ("cmdline", "environ"):
+        assert key.encode() not in Path(f"/proc/{head['pid']}/{place}").read_bytes()
     assert key not in " ".join(argv)
     assert key not in user.run("status", "--json").stdout
     for text in (user.home / ".local" / "state").rglob("*"):
         if text.is_file() and text.name != "private":
             assert key.encode() not in text.read_bytes(), text
-    user.run("stop")
-    assert not file.exists()
+    return file
 
 
 @pytest.mark.trial
@@ -166,3 +181,52 @@ def test_weights_that_this_machine_has_stay_home(
     seen = link(user)
     assert (seen["worker"], seen["weight_bytes_sent"]) == ("local-CPU", 0)
     assert seen["weight_bytes_home"] > os.path.getsize(MODEL) // 2
+
+
+# --- Data of a pair go by the tunnel where the port is out of reach ---
+
+APART = "198.51.100.7"
+"""Of a network that nobody here knows the way to."""
+
+
+def ssh_bytes(address: str) -> int:
+    """What went to that machine's sshd over all connections that stand now."""
+    argv = ["ss", "-Htin", "dst", address, "dport", "=", ":22"]
+    shown = subprocess.check_output(argv, text=True)
+    return sum(map(int, re.findall(r"bytes_sent:(\d+)", shown)))
+
+
+def send_data_to_bob(user: HeadUser, place: str) -> None:
+    """Set where his data go; what comes next goes by that."""
+    user.run("config", "set", "peers.bob.data", place)
+
+
+def test_a_port_out_of_reach_costs_the_tunnel_and_is_told(
+    network: Network, user: HeadUser
+) -> None:
+    prepared(user, "bob")
+    bob = network.peer("bob")
+    bob.run(["ip", "addr", "add", f"{APART}/32", "dev", "lo"])
+    send_data_to_bob(user, APART)
+    subprocess.run(["ip", "route", "add", "blackhole", f"{APART}/32"], check=True)
+    try:
+        user.run("up", "--model", MODEL, "--peer", "bob", "--detach")
+        assert answer(user)
+        seen = link(user)
+    finally:
+        subprocess.run(["ip", "route", "del", "blackhole", f"{APART}/32"], check=True)
+        bob.run(["ip", "addr", "del", f"{APART}/32", "dev", "lo"])
+    port = process(user, BESIDE)["port"]
+    assert f"{APART}:{port}" in bob.listening()
+    assert seen["way"] == "tunnel"
+    assert seen["way_reason"].startswith(f"cannot reach {APART}:{port}: ")
+    user.run("stop")
+    send_data_to_bob(user, "tunnel")
+    user.run("up", "--model", MODEL, "--peer", "bob", "--detach")
+    assert answer(user)
+    seen = link(user)
+    assert (seen["way"], seen["way_reason"]) == (
+        "tunnel",
+        'its settings say data = "tunnel"',
+    )
+    assert all(each.startswith("127.0.0.1:") for each in bob.listening())
