@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.engine.conftest import wait_for
-from tests.hosts.user import MODEL, answer, prepared
+from tests.hosts.user import MODEL, answer, answer_here, prepared
 from tests.kit.processes import name_of, words_of
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def test_two_workers_and_the_head_here(network: Network, user: HeadUser) -> None
     ours = {"controller, gateway": 1, "llama-server": 1, "dllm-relay": 2}
     assert listeners(user) == ours
     user.run("stop")
-    user.run("up", "--model", MODEL, "--workers", "2", "--detach")
-    assert answer(user) == over_ssh
+    assert answer_here(user) == over_ssh
 
 
 def test_the_head_on_a_peer(network: Network, user: HeadUser) -> None:
@@ -75,26 +74,28 @@ def test_the_head_on_a_peer(network: Network, user: HeadUser) -> None:
     assert "bob" not in log
     assert "srv" in log
     user.run("stop")
-    user.run("up", "--model", MODEL, "--workers", "2", "--detach")
-    assert answer(user) == over_ssh
+    assert answer_here(user) == over_ssh
 
 
-def test_a_head_without_the_model_says_how_to_get_it(
+def test_a_head_there_needs_the_model_and_outlives_the_controller(
     network: Network, user: HeadUser
 ) -> None:
     prepared(user, "ada")
-    wrong = user.run(
-        "up", "--model", MODEL, "--head", "ada", "--workers", "1", "--detach", code=1
-    )
+    there = ("--model", MODEL, "--head", "ada", "--detach")
+    wrong = user.run("up", *there, "--workers", "1", code=1)
     assert "ada has no copy of dllm-demo.gguf" in wrong.stderr
     assert "dllm-tui models copy" in wrong.stderr
-
-
-def test_worker_here_and_head_there(network: Network, user: HeadUser) -> None:
-    prepared(user, "ada")
     user.run("models", "copy", MODEL, "ada")
-    user.run("up", "--model", MODEL, "--head", "ada", "--workers", "2", "--detach")
-    assert answer(user)
+    user.run("up", *there, "--peer", "ada")
+    before = answer(user)
+    server = user.pid("llama-server")
+    user.kill_controller()
+    user.wait_serving(120)
+    assert user.pid("llama-server") == server, "nothing there needed our tunnels"
+    assert answer(user) == before
+    # A worker here for it.
+    user.run("up", *there, "--workers", "2", "--replace")
+    assert answer(user) == before
     assert user.pid("worker1")
 
 
@@ -130,5 +131,4 @@ def test_peers_of_every_kind_at_once(
     over_ssh = answer(user)
     user.run("models", "copy", str(model), "cy")
     user.run("stop")
-    user.run("up", "--model", MODEL, "--workers", "3", "--split", "4,4,5", "--detach")
-    assert answer(user) == over_ssh
+    assert answer_here(user) == over_ssh

@@ -42,7 +42,7 @@ def serving_again(user: HeadUser, why: str) -> dict[str, Any]:
     return found
 
 
-def test_a_killed_worker_is_started_again_or_done_without(
+def test_a_killed_worker_and_a_rebooted_peer_take_part_again_or_are_done_without(
     network: Network, user: HeadUser
 ) -> None:
     serve(user, "ada", "bob")
@@ -52,20 +52,15 @@ def test_a_killed_worker_is_started_again_or_done_without(
     serving_again(user, "bob was killed by SIGKILL")
     assert user.pid("ada") == worker, "the others' workers have not noticed"
     assert answer(user) == before
+    bob.kill_everything()
+    serving_again(user, "bob")
+    assert user.pid("ada") == worker
+    assert answer(user) == before
     engine = engine_folder(bob)
     engine.rename(engine.parents[1] / "gone")
     bob.run(["pkill", "-9", "ggml-rpc-server"])
     status = serving_again(user, "went on without bob, 13 on ada/CPU")
     assert used(status) == {"ada/CPU": sum(whole.values())}
-    assert answer(user) == before
-
-
-def test_a_rebooted_peer_takes_part_again(network: Network, user: HeadUser) -> None:
-    serve(user, "ada", "bob")
-    before, worker = answer(user), user.pid("ada")
-    network.peer("bob").kill_everything()
-    serving_again(user, "bob")
-    assert user.pid("ada") == worker, "the others' workers have not noticed"
     assert answer(user) == before
 
 
@@ -160,21 +155,6 @@ def test_two_heads_do_not_stop_each_others_workers(
         assert answer(user)
     finally:
         other.run("stop")
-
-
-def test_a_head_on_a_peer_outlives_the_controller(
-    network: Network, user: HeadUser
-) -> None:
-    prepared(user, "ada")
-    user.run("models", "copy", MODEL, "ada")
-    both = ("--head", "ada", "--peer", "ada")
-    user.run("up", "--model", MODEL, *both, "--detach")
-    before = answer(user)
-    server = user.pid("llama-server")
-    user.kill_controller()
-    user.wait_serving(120)
-    assert user.pid("llama-server") == server, "nothing there needed our tunnels"
-    assert answer(user) == before
 
 
 def used(status: dict[str, Any]) -> dict[str, int]:

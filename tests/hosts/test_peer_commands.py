@@ -20,13 +20,31 @@ if TYPE_CHECKING:
     from tests.hosts.user import HeadUser
 
 
-def test_a_new_peer_is_looked_at(network: Network, user: HeadUser) -> None:
+def test_a_new_peer_is_looked_at_and_settings_keep_what_the_user_wrote(
+    network: Network, user: HeadUser
+) -> None:
+    file = user.home / "config" / "dllm-tui" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# mine\nctx_size = 2048 # enough\n")
     peer = user.json("peers", "add", "ada")
     assert peer["state"] == "no engine"
     assert "peers setup ada" in peer["note"]
     assert peer["facts"]["os"] == "Linux"
     assert peer["rtt_ms"] is not None
     wait_for(lambda: not network.peer("ada").processes(), "nothing is left behind")
+    text = file.read_text()
+    assert text.startswith("# mine\nctx_size = 2048 # enough\n")
+    assert '[peers.ada]\nssh = "ada"' in text
+    user.run("peers", "remove", "ada")
+    assert file.read_text().strip() == "# mine\nctx_size = 2048 # enough"
+    # What cannot be added says what to do.
+    nowhere = user.run("peers", "add", "no-such-host.invalid", code=1)
+    assert "no-such-host.invalid" in nowhere.stderr
+    again = user.run("peers", "add", "no-such-host.invalid", code=1)
+    assert "already" in again.stderr
+    user.run("peers", "add", "-oProxyCommand=x", code=2)
+    user.run("peers", "add", "root@ada", "--name", "local", code=2)
+    user.run("peers", "remove", "nobody", code=1)
 
 
 def test_provisioning_twice_is_instant_and_can_be_undone(
@@ -50,13 +68,19 @@ def test_provisioning_twice_is_instant_and_can_be_undone(
     assert left["state"] == "no engine"
 
 
-def test_an_unknown_host_is_not_trusted_in_silence(
+def test_an_unknown_host_is_not_trusted_in_silence_nor_a_changed_one_at_all(
     network: Network, user: HeadUser
 ) -> None:
+    # A command that fails ends the controller that was started for it.
+    user.run("peers", "list")
     network.known_hosts.write_text("")
     refused = user.run("peers", "add", "ada", code=1)
     fingerprint = network.peer("ada").fingerprint
     assert fingerprint in refused.stderr
+    # Nor is there work for it.
+    refused = user.run("peers", "provision", "ada", code=1)
+    assert "The host key of ada" in refused.stderr
+    assert "--accept-host-key" in refused.stderr
     user.run("peers", "remove", "ada")
     wrong = "SHA256:" + "A" * 43
     no = user.run("peers", "add", "ada", "--accept-host-key", wrong, code=1)
@@ -66,6 +90,13 @@ def test_an_unknown_host_is_not_trusted_in_silence(
     assert f"--accept-host-key {fingerprint}" in refused.stderr
     user.run("peers", "add", "ada", "--accept-host-key", fingerprint)
     assert network.known_hosts.read_text() != ""
+    user.run("peers", "remove", "ada")
+    network.peer("ada").new_host_key()
+    refused = user.run("peers", "add", "ada", code=1)
+    assert "ssh-keygen -R" in refused.stderr
+    (peer,) = user.json("peers", "list")
+    assert peer["state"] == "unreachable"
+    assert peer["question"] is None
 
 
 @pytest.mark.trial
@@ -135,39 +166,6 @@ def test_a_try_that_began_before_the_agent_came_is_not_the_last(
     assert peer["state"] == "no engine"
 
 
-def test_a_changed_host_key_is_refused(network: Network, user: HeadUser) -> None:
-    network.peer("ada").new_host_key()
-    refused = user.run("peers", "add", "ada", code=1)
-    assert "ssh-keygen -R" in refused.stderr
-    (peer,) = user.json("peers", "list")
-    assert peer["state"] == "unreachable"
-    assert peer["question"] is None
-
-
-def test_failures_of_adding_say_what_to_do(network: Network, user: HeadUser) -> None:
-    nowhere = user.run("peers", "add", "no-such-host.invalid", code=1)
-    assert "no-such-host.invalid" in nowhere.stderr
-    again = user.run("peers", "add", "no-such-host.invalid", code=1)
-    assert "already" in again.stderr
-    user.run("peers", "add", "-oProxyCommand=x", code=2)
-    user.run("peers", "add", "root@ada", "--name", "local", code=2)
-    user.run("peers", "remove", "nobody", code=1)
-
-
-def test_the_settings_keep_what_the_user_wrote(
-    network: Network, user: HeadUser
-) -> None:
-    file = user.home / "config" / "dllm-tui" / "config.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text("# mine\nctx_size = 2048 # enough\n")
-    user.run("peers", "add", "ada")
-    text = file.read_text()
-    assert text.startswith("# mine\nctx_size = 2048 # enough\n")
-    assert '[peers.ada]\nssh = "ada"' in text
-    user.run("peers", "remove", "ada")
-    assert file.read_text().strip() == "# mine\nctx_size = 2048 # enough"
-
-
 @pytest.mark.trial
 def test_another_protocol_is_refused_before_anything_starts(
     network: Network, user: HeadUser
@@ -221,13 +219,3 @@ def test_a_bare_worker_on_another_machine(network: Network, user: HeadUser) -> N
     ada.kill_processes()
     gone = user.run("peers", "probe", "box", code=1)
     assert "connection refused" in gone.stderr
-
-
-def test_work_where_nobody_answers_says_what_would_do(
-    network: Network, user: HeadUser
-) -> None:
-    network.known_hosts.write_text("")
-    user.run("peers", "add", "ada", code=1)
-    refused = user.run("peers", "provision", "ada", code=1)
-    assert "The host key of ada" in refused.stderr
-    assert "--accept-host-key" in refused.stderr

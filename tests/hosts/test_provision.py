@@ -102,7 +102,7 @@ def idle(peer: Machine) -> None:
     wait_until(lambda: not peer.processes(), "the end of everything there")
 
 
-async def test_from_an_empty_home_to_programs_that_run(
+async def test_from_an_empty_home_to_programs_that_run_and_back(
     peer: Machine, install: Installer
 ) -> None:
     done = await install()
@@ -123,8 +123,16 @@ async def test_from_an_empty_home_to_programs_that_run(
     )
     # The lock is taken and left: all else is asked of the agent.
     assert peer.sshd_log.count("Starting session: command") == started + 2
+    # Nothing is cleaned up while a worker runs.
+    command = '"$1" -H 127.0.0.1 -p 50099 >/dev/null 2>&1 & echo'
+    peer.run(["sh", "-c", command, "sh", done.engine.worker_path])
+    with pytest.raises(PeerBusy, match="ggml-rpc-server"):
+        await clean(install.peer.connection)
+    peer.kill_processes()
+    assert await clean(install.peer.connection) > 0
 
 
+@pytest.mark.trial
 async def test_a_release_goes_there_with_the_links_of_its_libraries(
     peer: Machine, install: Installer
 ) -> None:
@@ -151,18 +159,6 @@ async def test_a_release_goes_there_with_the_links_of_its_libraries(
     again = await install()
     assert again.engine_method is InstallMethod.PRESENT
     assert again.engine.rpc_protocol == install.engine.rpc_protocol
-
-
-async def test_clean_refuses_while_a_worker_runs(
-    peer: Machine, install: Installer
-) -> None:
-    done = await install()
-    command = '"$1" -H 127.0.0.1 -p 50099 >/dev/null 2>&1 & echo'
-    peer.run(["sh", "-c", command, "sh", done.engine.worker_path])
-    with pytest.raises(PeerBusy, match="ggml-rpc-server"):
-        await clean(install.peer.connection)
-    peer.kill_processes()
-    assert await clean(install.peer.connection) > 0
 
 
 @pytest.mark.trial

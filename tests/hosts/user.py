@@ -101,3 +101,18 @@ async def _become_ready(user: HeadUser, names: tuple[str, ...]) -> None:
 def answer(user: HeadUser) -> str:
     """What is answered without chance, to the same question every time."""
     return user.ask(QUESTION)
+
+
+_ANSWERED_HERE: list[str] = []
+
+
+def answer_here(user: HeadUser) -> str:
+    """The same of this machine's own workers; they are started for it once a session.
+
+    Nothing of the user's may serve.
+    """
+    if not _ANSWERED_HERE:
+        user.up(MODEL, "--workers", "2")
+        _ANSWERED_HERE.append(answer(user))
+        user.run("stop")
+    return _ANSWERED_HERE[0]
