@@ -6,6 +6,7 @@ big head with 82 % of the layers, a small one with 15 %, and one without a devic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import User, wait_for
+from tests.gpu.conftest import listed
 from tests.gpu.engine import DEVICE
 from tests.native.stock import start_worker
 
@@ -56,6 +58,11 @@ def measured(found: Any) -> list[Any]:
 
 def model_bytes(found: Any) -> dict[str, int]:
     return {b["device"]: b["model_bytes"] for b in found["measured"]["buffers"]}
+
+
+def test_the_engine_lists_the_device(gpu_engine: Path) -> None:
+    line = next(t for t in listed(gpu_engine).splitlines() if DEVICE in t)
+    assert re.search(rf"{DEVICE}: .+ \(\d+ MiB, \d+ MiB free\)", line)
 
 
 def test_the_heads_gpu_takes_all_where_alone(gpu_user: User, demo_model: str) -> None:

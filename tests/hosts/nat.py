@@ -7,12 +7,15 @@ this process, and is gone when it ends.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
-from tests.engine.conftest import User
+from tests.engine.conftest import RUN, User
+from tests.kit.forking import ForkingPopen
 from tests.kit.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ NET = "203.0.113"
 PUBLIC = f"{NET}.5"
 HOME_ADDRESS = "192.168.7.2"
 _ROUTER = "192.168.7.1"
+_CLONE_NEWNET = 0x40000000
 _RULES = """
 table ip home {
   chain out { type nat hook postrouting priority 100;
@@ -83,6 +87,12 @@ class Space:
             capture_output=True,
         )
 
+    def join(self) -> None:
+        """Have this process in it from here on."""
+        with open(f"/proc/{self.pid}/ns/net") as net:
+            if ctypes.CDLL(None).setns(net.fileno(), _CLONE_NEWNET):
+                raise OSError("setns")
+
     def ip(self, words: str) -> None:
         self.run("ip", *words.split())
 
@@ -120,7 +130,8 @@ class HomeUser(User):
         )
 
     def fork(self, *args: str) -> subprocess.Popen[str]:
-        return self.start(*args)
+        words = [sys.executable, "-P", "-c", RUN, *args]
+        return self._popen(ForkingPopen, words, preexec_fn=self._space.join)
 
     def given(self, text: str, *args: str) -> None:
         """Run a command that reads a secret."""

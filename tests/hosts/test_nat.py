@@ -93,16 +93,18 @@ class Meeting:
         process.stdin.write(token + "\n")
         process.stdin.close()
         self._running.append(process)
-        wait_for(lambda: console.json("peers", "list"), "the joined machine")
         wait_for(lambda: self.peer()["state"] == "ready", "the peer ready")
 
     def peer(self) -> dict[str, Any]:
-        (peer,) = self.console.json("peers", "list")
-        return dict(peer)
+        """As the controller itself tells it: a command takes long to start."""
 
-    def seen(self) -> dict[str, Any]:
-        peers = self.console.look()["peers"]
-        return next(peer for peer in peers if peer["transport"] != "local")
+        def looked_at() -> list[dict[str, Any]]:
+            peers = self.console.look()["peers"]
+            others = [one for one in peers if one["transport"] != "local"]
+            return [one for one in others if one["state"] != "probing"]
+
+        (peer,) = wait_for(looked_at, "a look at the peer")
+        return dict(peer)
 
     def path(self) -> Any:
         return self.peer()["path"]
@@ -294,9 +296,8 @@ def test_a_killed_worker_is_told_within_seconds_and_found_again(
     # nsenter has become the program itself.
     os.kill(lending.pid, signal.SIGKILL)
     killed_at = time.time()
-    # A command takes long to start: the controller itself is asked.
     peer = wait_for(
-        lambda: (p := meeting.seen()) and p["silent_since"] is not None and p,
+        lambda: (p := meeting.peer()) and p["silent_since"] is not None and p,
         "the silence",
     )
     told_s = time.time() - killed_at
