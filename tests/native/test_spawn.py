@@ -302,13 +302,13 @@ def test_a_killed_caller_leaves_a_whole_record_or_none(spawner: Spawner) -> None
     assert recorded == marked(spawner.folder)
 
 
-def test_two_hundred_at_once(spawner: Spawner) -> None:
+def test_eighty_at_once(spawner: Spawner) -> None:
     def start(number: int) -> Spawned:
         return spawner.start("sleep", "60", name=f"p{number}")
 
-    with ThreadPoolExecutor(50) as pool:
-        children = list(pool.map(start, range(200)))
-    assert len({child.pid for child in children}) == 200
+    with ThreadPoolExecutor(40) as pool:
+        children = list(pool.map(start, range(80)))
+    assert len({child.pid for child in children}) == 80
     assert all(child.alive for child in children)
     supervisors = [child.record["supervisor_pid"] for child in children]
     for child in children:
