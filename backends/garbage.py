@@ -1,4 +1,4 @@
-"""Keep Python from looking for garbage among modules, and at the end."""
+"""Keep Python from needless work as it imports modules, and at the end."""
 
 from __future__ import annotations
 
@@ -19,6 +19,21 @@ def importing() -> Iterator[None]:
         yield
     finally:
         spare_modules()
+
+
+@contextmanager
+def trusting_nobody() -> Iterator[None]:
+    """Read no certificates while aiohttp is imported: its defaults trust nobody then.
+
+    It reads all that the system trusts twice, a third of the time that it takes.
+    """
+    import ssl
+
+    ssl.SSLContext.set_default_verify_paths = lambda _: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del ssl.SSLContext.set_default_verify_paths
 
 
 def spare_modules() -> None:

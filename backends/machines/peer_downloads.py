@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import ssl
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -271,6 +273,11 @@ class Addresses:
         self._model = await self._again()
 
 
+@cache
+def _trusted() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
 class FromHub(_Stream):
     def __init__(self, addresses: Addresses) -> None:
         self.label = f"from {addresses.host} through this machine"
@@ -283,9 +290,14 @@ class FromHub(_Stream):
         headers = {"Range": f"bytes={at}-{at + length - 1}"}
         headers |= {"Authorization": f"Bearer {token}"} if token else {}
         silent = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=SILENT_S)
+        # The default of aiohttp trusts nobody in a controller.
+        connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(_trusted))
+        session = aiohttp.ClientSession(
+            connector=connector, timeout=silent, trust_env=True
+        )
         try:
             async with (
-                aiohttp.ClientSession(timeout=silent, trust_env=True) as session,
+                session,
                 session.get(url, headers=headers, allow_redirects=False) as answer,
             ):
                 if wrong := _wrong(str(answer.status), answer.content_type, at):

@@ -9,10 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from gguf import GGUFReader
 from msgspec.structs import replace
 
 from backends.errors import ModelError, PlanError
+from backends.gateway.access import server_context
 from backends.machines import peer_downloads
 from backends.machines.machine import stand_ins
 from backends.machines.peer_downloads import (
@@ -34,6 +36,7 @@ from backends.split.layout import make_split
 from backends.state import ModelFile, PeerWork, Plan
 from backends.state.models import Delivered, RemoteFile, RemoteModel
 from tests.kit.local_peer import LocalShell
+from tests.unit.gateway.test_access import certify
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.models.hub import Hub
 
@@ -208,6 +211,29 @@ async def test_where_curl_fails_it_goes_through_this_machine(
     assert read(there) == content
     assert "through this machine" in got.how
     assert peer.renewals == 1
+
+
+async def test_a_hub_is_trusted_by_the_certificates_of_this_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = certify(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", access.certificate)
+    peer_downloads._trusted.cache_clear()
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(status=206, body=b"data")
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    sealed = server_context(access.certificate, access.private_key)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=sealed).start()
+    url = f"https://localhost:{runner.addresses[0][1]}/{NAME}"
+    file = RemoteFile(name=NAME, size_bytes=4, url=url)
+    model = RemoteModel(source="", quant="", size_bytes=4, files=(file,))
+    way = FromHub(Addresses(model, NotImplemented))
+    assert [piece async for piece in way.read(0, 0, 4)] == [b"data"]
+    await runner.cleanup()
+    peer_downloads._trusted.cache_clear()
 
 
 async def test_no_way_is_one_sentence(peer: Peer, content: bytes) -> None:
