@@ -29,7 +29,7 @@ def trusting_nobody() -> Iterator[None]:
     """
     import ssl
 
-    ssl.SSLContext.set_default_verify_paths = lambda _: None  # type: ignore[method-assign]
+    ssl.SSLContext.set_default_verify_paths = lambda self: None  # type: ignore[method-assign]
     try:
         yield
     finally:

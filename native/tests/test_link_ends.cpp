@@ -373,11 +373,14 @@ TEST(cut_again_and_again_all_arrives_once_and_in_order) {
     std::string requests, replies;
     for (std::size_t i = 3; i < all.size(); ++i) requests += all[i].request;
     for (std::size_t i = 3; i < all.size(); ++i) replies += all[i].reply;
-    requests += set_tensor(k7, row_of(2 << 20), random_bytes(random, 2 << 20));
+    // Not in pieces: of one byte each they would take longer than all else.
+    const std::string large = set_tensor(k7, row_of(2 << 20), random_bytes(random, 2 << 20));
     std::thread asking([&] {
       for (const std::string& piece : split(random, requests)) write_text(client.get(), piece);
+      write_text(client.get(), large);
     });
     CHECK(read_text(server.get(), requests.size()) == requests);
+    CHECK(read_text(server.get(), large.size()) == large);
     asking.join();
     std::thread answering([&] { write_text(server.get(), replies); });
     CHECK(read_text(client.get(), replies.size()) == replies);
