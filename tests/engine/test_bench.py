@@ -60,16 +60,6 @@ def test_an_interrupted_benchmark_is_continued(user: User, demo_model: str) -> N
     assert again.stdout.count(" same") == 4
 
 
-def test_a_head_alone_is_measured_without_a_network(
-    user: User, demo_model: str
-) -> None:
-    matrix = ("--workers", "0", "--latency", "0ms,5ms", "--rounds", "1")
-    run = user.json("bench", demo_model, *matrix, "--tokens", "8", code=1)
-    here, far = run["results"]
-    assert here["samples"][0]["tok_per_s"] > 0
-    assert "There is no link" in far["failure"]
-
-
 def generated(user: User) -> int:
     return max((x["generation"]["tokens"] for x in user.status()["links"]), default=0)
 
@@ -91,22 +81,21 @@ def test_no_sample_is_kept_in_which_a_worker_died(user: User, demo_model: str) -
     user.assert_nothing_left()
 
 
-def test_what_serves_is_not_disturbed(user: User, demo_model: str) -> None:
-    user.run("up", demo_model, "--workers", "1", "--detach")
-    refused = user.run("bench", demo_model, code=1)
-    assert "dllm-tui down --all" in refused.stderr
-    assert user.status()["state"] == "serving"
-
-
-def test_a_case_without_room_fails_the_command_and_others_run(
+def test_cases_that_cannot_be_measured_fail_the_command_and_others_run(
     user: User, demo_model: str
 ) -> None:
-    splits = ("--split", "6,7", "--split", "6,8", "--rounds", "1", "--tokens", "8")
-    done = user.run("bench", demo_model, "--workers", "2", *splits, "--json", code=1)
+    bench = ("bench", demo_model, "--rounds", "1", "--tokens", "8", "--json")
+    splits = ("--workers", "2", "--split", "6,7", "--split", "6,8")
+    done = user.run(*bench, *splits, code=1)
     fine, wrong = json.loads(done.stdout)["results"]
     assert len(fine["samples"]) == 1
     assert "13" in wrong["failure"]
     assert "1 of 2 cases could not be measured: split 6,8" in done.stderr
+    # A head alone is measured without a network.
+    alone = user.run(*bench, "--workers", "0", "--latency", "0ms,5ms", code=1)
+    here, far = json.loads(alone.stdout)["results"]
+    assert here["samples"][0]["tok_per_s"] > 0
+    assert "There is no link" in far["failure"]
 
 
 N_LAYER, N_EMBD, N_FF = 1, 512, 11264

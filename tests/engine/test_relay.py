@@ -36,10 +36,7 @@ async def fetch(socket: Path, target: str) -> str:
         return (await response.read()).decode()
 
 
-def test_trace_and_metrics_tell_the_same_and_an_unknown_link_is_named(
-    user: User, demo_model: str
-) -> None:
-    user.up(demo_model, "--split", "6,7")
+def assert_trace_and_metrics_tell_the_same(user: User) -> None:
     user.ask(LONG, max_tokens=30)
     links(user)
     file = user.home / "trace.json"
@@ -56,11 +53,6 @@ def test_trace_and_metrics_tell_the_same_and_an_unknown_link_is_named(
         r'^dllm_link_round_trips_per_token\{worker="worker1"\} 1.0$', text, re.M
     )
     assert re.search(r'dllm_command_count_total\{command="GET_TENSOR"', text)
-    refused = user.run("links", "slow", "worker9", "--latency", "1ms", code=2)
-    assert "worker9" in refused.stderr
-    assert "worker1, worker2" in refused.stderr
-    bad = user.run("lab", "set", "worker1", "--latency", "soon", code=2)
-    assert "20ms" in bad.stderr
 
 
 # --- Relays in pairs on one machine, where somebody wants them: the same cluster ---
@@ -80,24 +72,30 @@ def modes(user: User) -> list[str]:
     return [str(link["mode"]) for link in user.status()["links"]]
 
 
-def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> None:
+def test_relays_measure_alone_and_in_pairs_as_configured(
+    user: User, demo_model: str
+) -> None:
     """The answers are those without, and so is what the relays saw arrive."""
     up = ("up", "--model", demo_model, "--workers", "2", "--detach", "--replace")
     user.run(*up)
     assert modes(user) == ["metered", "metered"]
     assert "no network" in user.status()["links"][0]["why"]
+    assert_trace_and_metrics_tell_the_same(user)
+    refused = user.run("links", "slow", "worker9", "--latency", "1ms", code=2)
+    assert "worker9" in refused.stderr
+    assert "worker1, worker2" in refused.stderr
+    bad = user.run("lab", "set", "worker1", "--latency", "soon", code=2)
+    assert "20ms" in bad.stderr
     alone = user.ask(QUESTION)
-    status = user.json(*up, "--relay", "pair")
+    user.run("config", "set", "pair", "always")
+    status = user.json(*up)
     assert status["measured"]["mismatches"] == []
     assert names(user) == OURS | HEADS | BESIDE
     assert modes(user) == ["pair", "pair"]
     assert user.ask(QUESTION) == alone
-    user.run("config", "set", "pair", "always")
     user.run(*up, "--relay", "single")
     assert names(user) == OURS | HEADS
     assert "pair = never" in user.status()["links"][0]["why"]
-    user.run(*up)
-    assert modes(user) == ["pair", "pair"], "as configured"
     user.stop()
 
 
