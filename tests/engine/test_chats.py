@@ -119,8 +119,8 @@ async def test_an_answer_survives_any_end_of_its_console(
         assert [turn.question for turn in state.conversation.turns] == [QUESTION]
         kept = (await client.chats.get(chat.id)).conversation
         assert kept == state.conversation
-        with Terminal(user) as terminal:
-            await asyncio.to_thread(terminal.wait_for, whole[:20].encode())
+    with Terminal(user) as terminal:
+        await asyncio.to_thread(terminal.wait_for, whole[:20].encode())
 
 
 async def test_a_killed_controller_keeps_the_question_and_what_came(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ import pytest
 from backends.controller.exit_reasons import DEATHS_MAX
 from backends.engine.install import find_engine
 from backends.paths import user_paths
-from tests.engine.conftest import User, wait_for
+from tests.engine.conftest import User, running_pid, wait_for
 from tests.engine.terminal import Terminal
 from tests.kit.processes import is_agent, kill_all, name_of, with_word, words_of
 from tests.native.stock import free_port
@@ -42,7 +43,7 @@ class Gate:
     def __init__(self, user: User) -> None:
         self._user = user
         self._closed = user.home / "gate"
-        self._closed.touch()
+        self.close()
         real = find_engine(None, user_paths())
         folder = user.home / "engine"
         folder.mkdir()
@@ -53,6 +54,9 @@ class Gate:
         script.write_text(SERVER.format(**{k: quote(v) for k, v in paths.items()}))
         script.chmod(0o755)
         user.env["DLLM_ENGINE_DIR"] = str(folder)
+
+    def close(self) -> None:
+        self._closed.touch()
 
     def freeze_load(self) -> psutil.Process:
         """Let the load begin with a suspended worker, which is returned."""
@@ -127,7 +131,9 @@ def devices(user: User) -> set[str]:
     return {device for device, *_ in measured["layers"]}
 
 
-def test_a_server_that_keeps_dying_is_blamed(user: User, demo_model: str) -> None:
+def test_a_server_that_keeps_dying_is_blamed_and_a_new_launch_is_adopted(
+    user: User, demo_model: str
+) -> None:
     serve(user, demo_model)
     url = user.status()["api_url"]
     failure = kill_again_and_again(user, "llama-server")
@@ -144,9 +150,25 @@ def test_a_server_that_keeps_dying_is_blamed(user: User, demo_model: str) -> Non
         # Nor does a controller that comes after end it.
         kill_all(with_word(user.processes(), "backends.controller"))
         assert user.status()["state"] == "failed"
-    serve(user, demo_model)
+    # Launched again it serves; the next controller adopts it, pairs of relays too,
+    # whose keys stay as they were.
+    serve(user, demo_model, "--relay", "pair")
     assert user.status()["api_url"] == url
     assert user.status()["state"] == "serving"
+    before = user.status()
+    user.kill_controller()
+    after = user.wait_serving()
+    assert after["controller_pid"] != before["controller_pid"]
+    assert after["measured"] == before["measured"]
+    assert after["served_since"] == before["served_since"]
+    assert user.json("events")[-1]["kind"] == "taken up"
+    pids = [{p["name"]: p["pid"] for p in s["processes"]} for s in (before, after)]
+    assert pids[0] == pids[1]
+    assert user.ask("What is a split?")
+    user.stop()
+    asked, stopped = user.json("events")[-2:]
+    assert (asked["kind"], asked["by"]["program"]) == ("stop", "down")
+    assert stopped["text"].startswith("Stopped: api-gateway, llama-server")
 
 
 def test_a_killed_relay_is_started_again(launched: User) -> None:
@@ -173,28 +195,26 @@ def read(user: User) -> bool:
     return bool(links) and all(link["protocol"] for link in links)
 
 
-def test_killed_controller_is_replaced_and_adopts(user: User, demo_model: str) -> None:
-    """Pairs of relays too, whose keys stay as they were."""
-    serve(user, demo_model, "--relay", "pair")
-    before = user.status()
-    user.kill_controller()
-    after = user.wait_serving()
-    assert after["controller_pid"] != before["controller_pid"]
-    assert after["measured"] == before["measured"]
-    assert after["served_since"] == before["served_since"]
-    assert user.json("events")[-1]["kind"] == "taken up"
-    pids = [{p["name"]: p["pid"] for p in s["processes"]} for s in (before, after)]
-    assert pids[0] == pids[1]
-    assert user.ask("What is a split?")
-    user.stop()
-    asked, stopped = user.json("events")[-2:]
-    assert (asked["kind"], asked["by"]["program"]) == ("stop", "down")
-    assert stopped["text"].startswith("Stopped: api-gateway, llama-server")
+def test_a_new_controller_learns_the_split_from_relays(launched: User) -> None:
+    """They keep it while they live; nothing of it is in llama-server's log."""
+    before = launched.wait_serving()
+    assert before["measured"]["layers"]
+    launched.kill_controller()
+    journal = launched.home / "state" / "dllm-tui" / "clusters" / "default.json"
+    record = json.loads(journal.read_text())
+    assert record["measured"] == before["measured"]
+    journal.write_text(json.dumps({**record, "measured": None, "server": ""}))
+    again = wait_for(lambda: launched.status()["measured"], "measured again")
+    assert again == before["measured"]
+    assert launched.pid("llama-server") == running_pid(before, "llama-server")
 
 
-def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> None:
+def test_a_command_that_ends_during_the_load_leaves_nothing(
+    user: User, demo_model: str
+) -> None:
+    """After Ctrl-C by itself; after kill -9 the controller ends the cluster it held."""
     gate = Gate(user)
-    up = user.start("up", "--model", big_model, "--workers", "2")
+    up = user.start("up", "--model", demo_model, "--workers", "2")
     gate.freeze_load()
     up.send_signal(signal.SIGINT)
     _, err = up.communicate(timeout=60)
@@ -202,38 +222,35 @@ def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> No
     assert "Interrupted" in err
     assert "Traceback" not in err
     user.assert_nothing_left()
-
-
-def test_a_killed_demo_leaves_nothing(user: User, big_model: str) -> None:
-    """kill -9 of the command that holds the cluster: the controller ends it."""
-    gate = Gate(user)
-    demo = user.start("demo", "--headless", "--model", big_model)
+    gate.close()
+    demo = user.start("demo", "--headless", "--model", demo_model)
     gate.freeze_load()
     demo.kill()
     demo.communicate(timeout=60)
     user.assert_nothing_left()
 
 
-def test_ctrl_c_during_answer_stops_only_the_answer(user: User, big_model: str) -> None:
-    serve(user, big_model)
-    chat = user.start("chat", "once upon a time", "--max-tokens", "1900")
-    wait_for(lambda: user.status()["speed"]["requests_active"], "it answers")
+def test_ctrl_c_during_an_answer_stops_only_the_answer(launched: User) -> None:
+    launched.run("links", "slow", "all", "--latency", "100ms")
+    chat = launched.start("chat", "Who are you?")
+    wait_for(lambda: launched.status()["speed"]["requests_active"], "it answers")
     chat.send_signal(signal.SIGINT)
     _, err = chat.communicate(timeout=30)
     assert chat.returncode == 130
     assert "Traceback" not in err
-    wait_for(lambda: not user.status()["speed"]["requests_active"], "slot free")
-    assert user.status()["state"] == "serving"
+    wait_for(lambda: not launched.status()["speed"]["requests_active"], "slot free")
+    assert launched.status()["state"] == "serving"
+    launched.run("links", "reset")
 
 
 def test_many_clients_start_one_controller(user: User) -> None:
-    """A stale socket in the way, six commands at once: one controller answers all."""
+    """A stale socket in the way, four commands at once: one controller answers all."""
     runtime = user.home / "run" / "dllm-tui"
     runtime.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(runtime / "controller.sock"))
     (user.home / "state" / "dllm-tui" / "run" / "old").mkdir(parents=True)
-    commands = [user.start("status", "--json") for _ in range(6)]
+    commands = [user.start("status", "--json") for _ in range(4)]
     for command in commands:
         _, err = command.communicate(timeout=60)
         assert command.returncode == 0, err
@@ -273,10 +290,9 @@ def test_chat_waits_while_cluster_is_brought_up(launched: User) -> None:
     """Right after its controller was killed, and while a worker is started again."""
     os.kill(launched.status()["controller_pid"], signal.SIGKILL)
     assert launched.json("chat", "What is a split?")["text"]
-    for _ in range(3):
-        launched.kill("worker1")
-        assert launched.json("chat", "What is a split?")["text"]
-        launched.wait_serving()
+    launched.kill("worker1")
+    assert launched.json("chat", "What is a split?")["text"]
+    launched.wait_serving()
 
 
 def test_hang_up_ends_a_foreground_cluster(user: User, demo_model: str) -> None:

@@ -91,7 +91,10 @@ def workers_of(user: User) -> set[str]:
     return {link["worker"] for link in user.status()["links"]}
 
 
-def test_from_a_token_to_an_answer(user: User, owner: Owner, demo_model: str) -> None:
+def test_from_a_token_to_an_answer_in_which_the_worker_is_killed(
+    user: User, owner: Owner, demo_model: str
+) -> None:
+    """Its rpc-server ends with it: when it is back, the answer goes on there."""
     owner.lends()
     token = owner.token()
     begun = time.monotonic()
@@ -108,6 +111,18 @@ def test_from_a_token_to_an_answer(user: User, owner: Owner, demo_model: str) ->
     used = user.run("peers", "add", token, "--name", "again", code=1)
     assert "used already" in used.stderr
     assert len(owner.engines()) == 1
+    expected = Answer(user, CHAT).text
+
+    def killed() -> None:
+        os.kill(owner.pid, signal.SIGKILL)
+        assert owner.process is not None
+        owner.process.wait(30)
+        owner.lends()
+
+    answer = Answer(user, CHAT, 50, killed)
+    assert answer.text == expected
+    assert answer.is_done
+    assert "lent" in workers_of(user)
     user.stop()
     wait_for(lambda: not owner.engines(), "the end of what ran there")
 
@@ -204,25 +219,6 @@ def test_a_pause_in_the_middle_of_an_answer(
     assert "1 in the middle of a stream" in user.run("events").stdout
     owner.user.run("worker", "resume")
     wait_for(lambda: "lent" in workers_of(user), "its return", 120)
-    user.stop()
-
-
-def test_its_worker_is_killed_in_the_middle_of_an_answer(
-    user: User, owner: Owner, demo_model: str
-) -> None:
-    """Its rpc-server ends with it: when it is back, the answer goes on there."""
-    expected = serving(user, owner, demo_model)
-
-    def killed() -> None:
-        os.kill(owner.pid, signal.SIGKILL)
-        assert owner.process is not None
-        owner.process.wait(30)
-        owner.lends()
-
-    answer = Answer(user, CHAT, 50, killed)
-    assert answer.text == expected
-    assert answer.is_done
-    assert "lent" in workers_of(user)
     user.stop()
 
 

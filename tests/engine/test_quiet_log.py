@@ -109,18 +109,3 @@ def test_without_relays_all_is_kept_and_told_so(user: User, demo_model: str) -> 
         words.add(ask(user).encode())
     found = wait_for(lambda: holding(state, [*words]), "it is in the log")
     assert {word for _, word in found} == words
-
-
-def test_new_controller_learns_split_from_relays(user: User, demo_model: str) -> None:
-    """They keep it while they live; nothing of it is in llama-server's log."""
-    up = user.json("up", "--model", demo_model, "--split", "5,8", "--detach")
-    assert up["measured"]["layers"] == [["worker1/CPU", 0, 4], ["worker2/CPU", 5, 12]]
-    server = user.pid("llama-server")
-    user.kill_controller()
-    journal = user.home / "state" / "dllm-tui" / "clusters" / "default.json"
-    record = json.loads(journal.read_text())
-    assert record["measured"] == up["measured"]
-    journal.write_text(json.dumps({**record, "measured": None, "server": ""}))
-    again = wait_for(lambda: user.status()["measured"], "measured again")
-    assert again == up["measured"]
-    assert user.pid("llama-server") == server
