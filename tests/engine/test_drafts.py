@@ -127,6 +127,7 @@ def test_a_draft_on_the_head_saves_trips_and_changes_nothing_else(
     user.run("stop")
 
 
+@pytest.mark.trial
 @pytest.mark.parametrize("version", ["7.0.0", "8.0.0"] if EVERYTHING else ["8.0.0"])
 def test_a_relay_dies_in_mid_draft(user: User, demo_model: str, version: str) -> None:
     user.env["DLLM_ENGINE_DIR"] = str(engine(version))

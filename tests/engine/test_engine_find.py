@@ -48,7 +48,7 @@ def engines() -> list[EngineInfo]:
     return [e for e in install.all_engines(None, user_paths()) if e.source == "cache"]
 
 
-@pytest.fixture(params=range(2), ids=["first", "second"])
+@pytest.fixture(params=[0, pytest.param(1, marks=pytest.mark.trial)])
 def location(request: pytest.FixtureRequest) -> EngineInfo:
     found = engines()
     if len(found) <= request.param:

@@ -69,12 +69,17 @@ EVERY = [
     for split in splits
 ]
 SOME = [
-    ("dense", (3, 2, 4), ""),
-    ("dense", (1, 3, 0, 1, 4), "-ot"),
     ("moe", (2, 0, 3, 4), "-cmoe"),
-    ("moe", (0, 2, 2, 2, 3), ""),
-    ("tied", (0, 9, 0), ""),
     ("tied", (2, 0, 3, 3, 1), "-ot there"),
+    *(
+        pytest.param(*case, marks=pytest.mark.trial)
+        for case in (
+            ("dense", (3, 2, 4), ""),
+            ("dense", (1, 3, 0, 1, 4), "-ot"),
+            ("moe", (0, 2, 2, 2, 3), ""),
+            ("tied", (0, 9, 0), ""),
+        )
+    ),
 ]
 CASES = EVERY if os.environ.get("DLLM_TEST_PLACEMENTS") == "all" else SOME
 _OVERRIDE = re.compile(r"tensor (\S+) \(.*\) buffer type overridden to (\S+)")
@@ -319,7 +324,7 @@ async def test_experts_are_where_the_plan_has_them(
     assert [one.partition(" got ")[0] for one in wrong.mismatches] == ["w1/D0", "w0/D0"]
 
 
-async def test_what_a_worker_knows_by_its_hash_counts_too(
+async def test_what_a_worker_knows_by_its_hash_counts_too_and_a_draft_does_not(
     bench: Bench, models: Mapping[str, Path]
 ) -> None:
     """The head of this model does not cross the wire a second time."""
@@ -327,18 +332,12 @@ async def test_what_a_worker_knows_by_its_hash_counts_too(
     for _ in range(2):
         with bench.relays[1].stats() as stats:
             before = stats.snapshot()["bytes_up"]
-        done = await load(bench, models["dense"], (4, 0, 0, 5), ())
+        done = await load(bench, models["dense"], (0, 5, 0, 4), ())
         with bench.relays[1].stats() as stats:
             crossed.append(stats.snapshot()["bytes_up"] - before)
         held.append(arrived(done))
     assert held[0] == held[1] != {}
     assert min(crossed) < sum(each.bytes for each in held[1][1, 0].values())
-
-
-async def test_a_draft_model_is_not_mixed_with_the_model(
-    bench: Bench, models: Mapping[str, Path]
-) -> None:
-    plain = await load(bench, models["dense"], (0, 5, 0, 4), ())
     draft = ("-md", str(models["tied"]), "--spec-type", "draft-simple")
     drafted = await load(bench, models["dense"], (0, 5, 0, 4), draft)
-    assert arrived(drafted) == arrived(plain)
+    assert arrived(drafted) == held[0]
