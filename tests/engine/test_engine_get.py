@@ -47,6 +47,8 @@ class Getting:
         monkeypatch.setenv("DLLM_ENGINE_URL", f"{hub.url}/cdn/")
         monkeypatch.delenv("DLLM_ENGINE_DIR", raising=False)
         monkeypatch.setattr(download, "build_engine", self._build)
+        # A task's turn for each four KiB of an engine takes longer than to get it.
+        monkeypatch.setattr("tests.unit.models.hub.CHUNK_BYTES", 1 << 17)
 
     def offer(self, content: bytes, sha256: str = "") -> None:
         archive = archive_of(content)

@@ -41,15 +41,19 @@ def own_address() -> str:
     return "127.0.0.1"
 
 
-def assert_clients_are_answered(user: User, *url: str, **env: str) -> None:
-    """curl and OpenAI's own package do as they are told."""
-    programs = {"curl": ("sh", "-c"), "openai-python": (sys.executable, "-c")}
-    for client, program in programs.items():
-        told = user.run("connect", client, *url).stdout
-        done = subprocess.run(
-            [*program, told], env={**user.env, **env}, capture_output=True, text=True
-        )
-        assert "tiny model that only knows this console" in done.stdout, done.stderr
+PROGRAMS = {"curl": ("sh", "-c"), "openai-python": (sys.executable, "-c")}
+
+
+def assert_is_answered(user: User, client: str, *url: str, **env: str) -> None:
+    """It does as it is told."""
+    told = user.run("connect", client, *url).stdout
+    done = subprocess.run(
+        [*PROGRAMS[client], told],
+        env={**user.env, **env},
+        capture_output=True,
+        text=True,
+    )
+    assert "tiny model that only knows this console" in done.stdout, done.stderr
 
 
 def test_other_machines_need_a_key(user: User, demo_model: str) -> None:
@@ -78,8 +82,9 @@ def test_other_machines_need_a_key(user: User, demo_model: str) -> None:
     assert "key      laptop" in user.run("status").stdout
     (gateway,) = [p for p in user.status()["processes"] if p["name"] == "api-gateway"]
     assert made["key"] not in json.dumps(gateway)
-    for url in ((), ("--url", f"http://{ours}:{port}")):
-        assert_clients_are_answered(user, *url, DLLM_API_KEY=made["key"])
+    assert_is_answered(user, "curl", DLLM_API_KEY=made["key"])
+    elsewhere = ("--url", f"http://{ours}:{port}")
+    assert_is_answered(user, "openai-python", *elsewhere, DLLM_API_KEY=made["key"])
     user.run("key", "remove", "laptop")
     assert ask("127.0.0.1", port, **ELSEWHERE, **bearer)[0] == 401
     user.run("chat", "Hi")
