@@ -129,13 +129,14 @@ class HomeUser(User):
             **options,
         )
 
-    def fork(self, *args: str) -> subprocess.Popen[str]:
+    def fork(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         words = [sys.executable, "-P", "-c", RUN, *args]
-        return self._popen(ForkingPopen, words, preexec_fn=self._space.join)
+        options["preexec_fn"] = self._space.join
+        return self._popen(ForkingPopen, words, **options)
 
     def given(self, text: str, *args: str) -> None:
         """Run a command that reads a secret."""
-        process = self.start(*args, stdin=subprocess.PIPE)
+        process = self.fork(*args, stdin=subprocess.PIPE)
         out, err = process.communicate(text, timeout=PATIENCE_S)
         assert process.returncode == 0, out + err
 

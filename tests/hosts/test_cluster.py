@@ -116,7 +116,8 @@ def test_peers_of_every_kind_at_once(
     (cy.home / ".config" / "fish" / "config.fish").write_text("echo Welcome to cy\n")
     model = tmp_path / 'it\'s a "model" $(touch x).gguf'
     shutil.copy(MODEL, model)
-    for name in ("ada", "bob", "cy"):
+    prepared(user, "ada")
+    for name in ("bob", "cy"):
         user.run("peers", "add", name)
         user.run("peers", "provision", name)
     peers = [part for name in ("ada", "bob", "cy") for part in ("--peer", name)]

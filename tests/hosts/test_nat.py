@@ -64,7 +64,7 @@ class Meeting:
 
     def token(self) -> str:
         def made() -> str:
-            process = self.lender.start("worker", "invite")
+            process = self.lender.fork("worker", "invite")
             token, _ = process.communicate(timeout=60)
             return token.strip()
 
@@ -196,6 +196,7 @@ def test_routers_that_use_another_port_for_each_are_met_by_the_relay(
     assert " relay " in meeting.console.run("peers", "list").stdout
 
 
+@pytest.mark.trial
 def test_without_udp_it_goes_by_the_relays_tcp(meeting: Meeting) -> None:
     for home in meeting.internet.homes:
         home.block("udp")

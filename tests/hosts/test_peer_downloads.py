@@ -75,6 +75,7 @@ def test_two_peers_download_at_once_and_the_token_is_in_no_command_line(
     assert asked == {f"Bearer {TOKEN}"}
 
 
+@pytest.mark.trial
 def test_a_peer_gets_only_some_layers(
     network: Network, user: HeadUser, hub: Hub
 ) -> None:
