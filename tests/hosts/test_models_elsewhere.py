@@ -111,7 +111,7 @@ def test_a_copy_on_a_peer_is_deleted_unless_a_cluster_uses_it(
 
 async def test_only_the_header_comes(network: Network, tmp_path: Path) -> None:
     big = tmp_path / "big.gguf"
-    write_llama(big, n_layer=8, n_embd=1024, n_ff=4096)
+    write_llama(big, n_layer=8, n_embd=256, n_ff=1024)
     path = put(network, big)
     network.write_ssh_config()
     async with reached("ada") as ada:
