@@ -13,6 +13,7 @@ from backends.errors import ModelError
 from backends.machines.model_files import read_there
 from backends.models.layers import read_model
 from tests.hosts.reaching import reached
+from tests.hosts.test_pairs import BESIDE, link, process
 from tests.hosts.user import answer, prepared
 from tests.kit.models import write_llama
 
@@ -66,7 +67,7 @@ def test_a_sparse_head_gets_the_rest_from_a_machine_that_has_it(
 ) -> None:
     """Nobody says a split: the head computes what it has."""
     prepared(user, "bob")
-    user.run("models", "copy", str(MODEL_PATH), "bob")
+    copied = user.json("models", "copy", str(MODEL_PATH), "bob")
     head = user.home / "head.gguf"
     keep = ("--keep", "0-3", "--out", str(head))
     user.run("models", "sparse", str(MODEL_PATH), *keep)
@@ -75,8 +76,14 @@ def test_a_sparse_head_gets_the_rest_from_a_machine_that_has_it(
     shares = status["plan"]["split"]["shares"]
     assert {share["device"]: share["layers"] for share in shares} == SPLIT
     assert status["measured"]["mismatches"] == []
-    assert [link["weight_bytes_sent"] for link in status["links"]] == [0]
     assert answer(user)
+    # What the worker has does not cross.
+    seen = link(user)
+    assert copied["path"] in process(user, BESIDE)["argv"]
+    assert "has the model on disk" in seen["why"]
+    assert seen["weight_bytes_sent"] == 0
+    assert seen["weight_bytes_home"] > MODEL_PATH.stat().st_size // 2
+    assert seen["wire_bytes_up"] < seen["weight_bytes_home"] // 4
 
 
 @pytest.mark.trial

@@ -151,23 +151,6 @@ def test_a_relay_that_died_unwatched_is_started_again(
     assert link(user)["mode"] == "pair"
 
 
-def test_weights_that_the_worker_has_stay_home(
-    network: Network, user: HeadUser
-) -> None:
-    prepared(user, "bob")
-    user.run("up", "--model", MODEL, "--peer", "bob", "--relay", "single", "--detach")
-    before = answer(user)
-    copied = user.json("models", "copy", MODEL, "bob")
-    user.run("up", "--model", MODEL, "--peer", "bob", "--detach", "--replace")
-    assert answer(user) == before
-    seen = link(user)
-    assert copied["path"] in process(user, BESIDE)["argv"]
-    assert "has the model on disk" in seen["why"]
-    assert seen["weight_bytes_sent"] == 0
-    assert seen["weight_bytes_home"] > os.path.getsize(MODEL) // 2
-    assert seen["wire_bytes_up"] < seen["weight_bytes_home"] // 4
-
-
 @pytest.mark.trial
 def test_weights_that_this_machine_has_stay_home(
     network: Network, user: HeadUser
