@@ -27,7 +27,11 @@ from tests.engine.terminal import Terminal
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-KILLS = int(os.environ.get("DLLM_TEST_KILLS", "2"))
+KILLS = int(os.environ.get("DLLM_TEST_KILLS", "3"))
+"""Of a trial."""
+once_and_often = pytest.mark.parametrize(
+    "kills", [1, pytest.param(KILLS, marks=pytest.mark.trial)]
+)
 LATENCY_MS = 12
 """A token takes some 50 ms then: long enough to be killed in the middle."""
 QUESTION = "zebraquux: what is a split?"
@@ -99,13 +103,14 @@ async def whole_answer(client: ControllerClient, model: str) -> str:
     return reply(state).text
 
 
+@once_and_often
 async def test_an_answer_survives_any_end_of_its_console(
-    user: User, client: ControllerClient, demo_model: str
+    user: User, client: ControllerClient, demo_model: str, kills: int
 ) -> None:
     """SIGHUP is what a dropped terminal is to it."""
     whole = await whole_answer(client, demo_model)
     signals = (signal.SIGHUP, signal.SIGKILL, signal.SIGTERM)
-    for number in range(KILLS):
+    for number in range(kills):
         chat = await begin(client, demo_model)
         with Terminal(user) as terminal:
             await asyncio.to_thread(terminal.wait_for, b"Ask something")
@@ -123,11 +128,12 @@ async def test_an_answer_survives_any_end_of_its_console(
         await asyncio.to_thread(terminal.wait_for, whole[:20].encode())
 
 
+@once_and_often
 async def test_a_killed_controller_keeps_the_question_and_what_came(
-    client: ControllerClient, demo_model: str
+    client: ControllerClient, demo_model: str, kills: int
 ) -> None:
     whole = await whole_answer(client, demo_model)
-    for _ in range(KILLS):
+    for _ in range(kills):
         chat = await begin(client, demo_model)
         await client.chats.ask(chat.id, QUESTION, turns=0)
         seen = await until(client, chat.id, has_begun)

@@ -32,7 +32,7 @@ LOOKS = 4
 """So many must show the same."""
 TOKENS = 60
 TRIPS_PER_TOKEN_MAX = 0.5
-SEEDS = range(64 if EVERYTHING else 6)
+SEEDS = range(64 if EVERYTHING else 4)
 DRAWN = {"temperature": 1.5, "n_predict": 16}
 SAME_MIN = 0.5
 """Share of drawn answers that stay the same.
