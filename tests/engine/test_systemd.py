@@ -15,6 +15,7 @@ import pytest
 
 from tests.engine.conftest import User, wait_for
 from tests.kit.processes import kill_until_none
+from tests.native.stock import free_port
 
 SYSTEMD = Path("/lib/systemd/systemd")
 BOOTED = "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system"
@@ -85,13 +86,19 @@ def test_a_service_keeps_the_goal_through_kills_and_a_loss_of_power(
     user: User, demo_model: str
 ) -> None:
     with session(user):
+        # It waits for its turn, and goes on with what it finds.
+        port = ("--port", str(free_port()))
+        user.up(demo_model, "--workers", "1", *port)
+        begun = user.status()
         user.run("service", "install")
         first = other_pid(user)
+        os.kill(begun["controller_pid"], signal.SIGTERM)
+        wait_for(lambda: user.look()["controller_pid"] == first, "its turn")
+        wait_for(lambda: user.look()["state"] == "serving", "adopted")
+        assert pids(user.look()) == pids(begun)
         told = user.json("service", "status")
         assert (told["running"], told["pid"]) == (True, first)
-        user.run("up", "--model", demo_model, "--workers", "1", "--detach")
         before = user.status()
-        assert before["controller_pid"] == first
         os.kill(first, signal.SIGKILL)
         second = other_pid(user, first)
         wait_for(lambda: user.look()["controller_pid"] == second, "taken over")
@@ -101,7 +108,12 @@ def test_a_service_keeps_the_goal_through_kills_and_a_loss_of_power(
         third = other_pid(user)
         wait_for(lambda: user.look()["state"] == "serving", "serving after the boot")
         assert user.look()["controller_pid"] == third
+        assert user.status()["api_url"] == before["api_url"]
+        assert user.ask("What is a split?").startswith("A split")
+        # The end of the cluster ends this controller too: the manager starts another.
         user.run("stop")
+        other_pid(user, third)
+        assert user.status()["state"] == "idle"
         user.run("service", "remove")
         assert user.json("service", "status")["installed"] is False
         assert main_pid(user) == 0
