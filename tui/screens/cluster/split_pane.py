@@ -266,6 +266,9 @@ class SplitPane(Widget, can_focus=True):
         name = clip(model_name(plan.model), max(room, NAME_WIDTH_MIN)).rstrip()
         return f"Split ── {name}{rest}"
 
+    def on_resize(self) -> None:
+        retitle(self, self._title(self._editor.edit))
+
     def on_focus(self) -> None:
         self.focus_default()
 
