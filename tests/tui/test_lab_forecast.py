@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from backends.split.cost import mean_delay_ms
 from backends.state import ClusterSnapshot, Generation, Lab, Link, Pass, Speed
@@ -40,7 +40,7 @@ def link(worker: str = "mini", head_ms: float = 30.0, **changes: object) -> Link
         down_ms_per_token=1.0,
         wait_ms_per_token=1.0,
     )
-    return msgspec.structs.replace(plain, **changes)
+    return replace(plain, **changes)
 
 
 def passes(at_ms: float, span_ms: float, n: int = 4) -> tuple[Pass, ...]:
@@ -49,22 +49,17 @@ def passes(at_ms: float, span_ms: float, n: int = 4) -> tuple[Pass, ...]:
     )
 
 
-@pytest.mark.parametrize(
-    ("lab", "expected"),
-    [
+def test_what_a_lab_adds_to_a_token() -> None:
+    for lab, expected in (
         (None, 0.0),
         (Lab(), 0.0),
         (SLOW, 20.0),
         (Lab(rate_mb_s=10), 2.0),
         (Lab(latency_ms=10, rate_mb_s=10), 22.0),
         (Lab(latency_ms=10, jitter_ms=1), 20.0),
-    ],
-)
-def test_what_a_lab_adds_to_a_token(lab: Lab | None, expected: float) -> None:
-    assert link_added_ms(link(), lab) == pytest.approx(expected)
-
-
-def test_more_round_trips_pay_the_latency_more_often() -> None:
+    ):
+        assert link_added_ms(link(), lab) == pytest.approx(expected), lab
+    # More round trips pay the latency more often.
     assert link_added_ms(link(round_trips_per_token=3.0), SLOW) == pytest.approx(60)
     assert link_added_ms(link(round_trips_per_token=None), SLOW) is None
 
@@ -101,10 +96,10 @@ def test_without_rtt_the_measured_way_counts_less_the_lab() -> None:
     assert links_own_ms((slowed,)) == pytest.approx(30 + 9 + 2)
 
 
-@pytest.mark.parametrize("missing", ["head_ms_per_token", "compute_ms_per_token"])
-def test_nothing_is_predicted_before_everything_is_measured(missing: str) -> None:
-    links = (link("mini"), msgspec.structs.replace(link("box"), **{missing: None}))
-    assert lab_forecast(links, {}, links_own_ms(links)) is None
+def test_nothing_is_predicted_before_everything_is_measured() -> None:
+    for missing in ("head_ms_per_token", "compute_ms_per_token"):
+        links = (link("mini"), replace(link("box"), **{missing: None}))
+        assert lab_forecast(links, {}, links_own_ms(links)) is None
     assert lab_forecast((), {}, links_own_ms(())) is None
 
 
@@ -119,7 +114,7 @@ def served(
     speed = Speed(
         tok_per_s=now, last_tok_per_s=last, requests_active=int(now is not None)
     )
-    return msgspec.structs.replace(
+    return replace(
         scenes.homelab_serving(),
         at=at,
         speed=speed,

@@ -5,21 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.split.cost import mean_delay_ms
 from backends.state import Acceptance, ClusterSnapshot, Lab, Link, Pass, Speed
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, until
-from tests.tui.looks import Look, MakeApp, Size, at_both_sizes
+from tests.tui.helpers import resize, screen_text, settled, until
+from tests.tui.looks import MakeApp, Size
+from tests.tui.pictures import BOTH, SMALL, Snap, seen
 from tests.tui.scripted import ScriptedCluster
+from tests.unit.bench.test_sweep_report import POINTS, SWEEP
+from tui.app.app import DllmApp
+from tui.dialogs.dialog import ChoiceDialog
 from tui.screens.lab.links import LinkBlock
 from tui.screens.lab.screen import LabScreen, command_of
+from tui.screens.lab.sweep import curve_at, progress_text, save_sweep
 
 WIFI = Lab(latency_ms=1.5, jitter_ms=0.5, rate_mb_s=30)
 WAN = Lab(latency_ms=20, jitter_ms=2, rate_mb_s=6)
@@ -77,9 +83,9 @@ def serving(
     links = tuple(a_link(worker, labs, at_ms) for worker in labs)
     token_ms = sum(getattr(links[0].passes[0], part) for part in PARTS)
     scene = scenes.homelab_serving()
-    speed = msgspec.structs.replace(scene.speed, tok_per_s=1000 / token_ms)
+    speed = replace(scene.speed, tok_per_s=1000 / token_ms)
     at = scene.at + at_ms / 1000
-    return msgspec.structs.replace(scene, links=links, speed=speed, at=at)
+    return replace(scene, links=links, speed=speed, at=at)
 
 
 class LabApp:
@@ -126,28 +132,20 @@ async def lab_of(
         yield await opened(pilot, cluster)
 
 
-async def test_each_link_has_its_sliders(make_app: MakeApp) -> None:
+async def test_each_link_has_its_sliders_and_shows_what_the_command_line_set(
+    make_app: MakeApp,
+) -> None:
     async with lab_of(make_app, serving()) as lab:
         assert [b.worker for b in lab.screen.query(LinkBlock)] == ["mini", "box"]
         assert lab.block("mini").latency.has_focus
         assert "RTT 3.10 ms · 1.0 trips/token" in screen_text(lab.pilot.app)
-
-
-async def test_what_a_draft_brings_is_on_the_frame(make_app: MakeApp) -> None:
-    speed = Speed(acceptance=Acceptance(drafted=8, accepted=6, passes=1))
-    async with lab_of(make_app, msgspec.structs.replace(serving(), speed=speed)) as lab:
-        await until(
-            lab.pilot,
-            lambda: "75 % of the draft accepted" in screen_text(lab.pilot.app),
-        )
-
-
-async def test_what_the_command_line_set_shows(make_app: MakeApp) -> None:
-    async with lab_of(make_app, serving()) as lab:
         lab.cluster.push(serving(mini=Lab(latency_ms=7.3)))
         await until(lab.pilot, lambda: lab.block("mini").latency.value == 7.3)
         assert lab.block("box").lab is None
         assert "7.30 ms" in screen_text(lab.pilot.app)
+        speed = Speed(acceptance=Acceptance(drafted=8, accepted=6, passes=1))
+        lab.cluster.push(replace(serving(), speed=speed))
+        await lab.shows("75 % of the draft accepted")
 
 
 async def test_keys(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,24 +172,26 @@ async def test_keys(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
         for keys, wishes in steps:
             before = len(lab.wishes)
             await lab.press(*keys.split())
+            # Of two wishes at once the later waits for a gap.
+            asked = before + len(wishes)
+            await until(lab.pilot, lambda: len(lab.wishes) >= asked)  # noqa: B023
             assert lab.wishes[before:] == wishes, keys
 
 
-async def test_undo_of_all_gives_each_link_its_own_again(make_app: MakeApp) -> None:
-    async with lab_of(make_app, serving(mini=WIFI, box=WAN)) as lab:
+async def test_a_seed_is_kept_and_undo_of_all_gives_each_link_its_own(
+    make_app: MakeApp,
+) -> None:
+    seeded = Lab(latency_ms=1, seed=7)
+    async with lab_of(make_app, serving(mini=seeded, box=WAN)) as lab:
+        await lab.press("right")
+        slower = Lab(latency_ms=1.1, seed=7)
+        assert lab.wishes == [("mini", slower)]
         for key in ("C", "u"):
             await lab.press(key)
-        assert lab.wishes[0] == (None, None)
-        assert sorted(lab.wishes[1:], key=str) == sorted(
-            [("mini", WIFI), ("box", WAN)], key=str
-        )
+        assert lab.wishes[1] == (None, None)
+        own = [("mini", slower), ("box", WAN)]
+        assert sorted(lab.wishes[2:], key=str) == sorted(own, key=str)
         assert lab.block("box").lab == WAN
-
-
-async def test_a_seed_of_the_command_line_is_kept(make_app: MakeApp) -> None:
-    async with lab_of(make_app, serving(mini=Lab(latency_ms=1, seed=7))) as lab:
-        await lab.press("right")
-        assert lab.wishes == [("mini", Lab(latency_ms=1.1, seed=7))]
 
 
 async def test_the_end_of_a_drag_is_told_always(started: Started) -> None:
@@ -210,6 +210,10 @@ async def test_the_end_of_a_drag_is_told_always(started: Started) -> None:
         await pilot.mouse_up(slider, offset=(slider.thumb_x, 0))
         await pilot.pause()
         assert told[-1] == screen.query(LinkBlock).first().lab is not None
+    shown = app.editor.snapshot
+    assert shown
+    app.take(replace(serving(1500), seq=shown.seq + 1))
+    assert app.editor.snapshot is shown, "news that come while leaving"
 
 
 async def test_a_thumb_that_is_held_stays_when_news_come(make_app: MakeApp) -> None:
@@ -242,38 +246,36 @@ async def test_prediction_follows_the_thumb(make_app: MakeApp) -> None:
         await until(lab.pilot, lambda: lab.screen._samples.latest is not None)
 
 
-async def test_no_relays(make_app: MakeApp) -> None:
-    async with lab_of(make_app, scenes.homelab_without_relays(), (80, 24)) as lab:
+async def test_no_relays(make_app: MakeApp, snap_compare: Snap) -> None:
+    async with lab_of(make_app, scenes.homelab_without_relays(), SMALL) as lab:
         assert "launched with --relay off" in screen_text(lab.pilot.app)
+        await seen(snap_compare, lab.pilot)
         await lab.press("w", "A", "c", "C", "u", "down", "y")
         assert lab.wishes == []
-
-
-async def test_links_come_and_go(make_app: MakeApp) -> None:
-    async with lab_of(make_app, scenes.homelab_without_relays()) as lab:
+        # Links come and go.
         lab.cluster.push(serving())
         await until(lab.pilot, lambda: len(lab.screen.query(LinkBlock)) == 2)
         await until(lab.pilot, lambda: lab.block("mini").latency.has_focus)
         alone = serving()
-        lab.cluster.push(msgspec.structs.replace(alone, links=alone.links[:1]))
+        lab.cluster.push(replace(alone, links=alone.links[:1]))
         await until(lab.pilot, lambda: len(lab.screen.query(LinkBlock)) == 1)
         lab.cluster.push(scenes.homelab_without_relays())
         await lab.shows("launched with --relay off")
 
 
-@pytest.mark.parametrize(
-    ("size", "at"), [((120, 36), (6, 2)), ((80, 24), (26, 0))], ids=["list", "row"]
-)
-async def test_presets_can_be_clicked(
-    make_app: MakeApp, size: tuple[int, int], at: tuple[int, int]
-) -> None:
-    cluster = ScriptedCluster(serving())
-    async with make_app(cluster).run_test(size=size) as pilot:
-        lab = await opened(pilot, cluster)
-        await pilot.click(
-            "#lab-side PresetList" if size[0] > 100 else "#lab-row", offset=at
-        )
-        await until(pilot, lambda: lab.wishes == [("mini", WIFI)])
+async def test_presets_can_be_clicked(make_app: MakeApp) -> None:
+    async with lab_of(make_app, serving()) as lab:
+        for size, place, at in (
+            ((120, 36), "#lab-side PresetList", (6, 2)),
+            ((80, 24), "#lab-row", (26, 0)),
+        ):
+            await resize(lab.pilot, *size)
+            await lab.pilot.click(place, offset=at)
+            await until(lab.pilot, lambda: lab.wishes == [("mini", WIFI)])
+            lab.block("mini").latency.focus()
+            await lab.press("c")
+            assert lab.wishes[1:] == [("mini", None)]
+            lab.cluster.calls.clear()
 
 
 def test_the_command_of_a_lab() -> None:
@@ -283,47 +285,83 @@ def test_the_command_of_a_lab() -> None:
     )
 
 
-# --- looks --------------------------------------------------------------------
-
-
-def looked_at(*keys: str) -> Any:
-    """Go there, put things on links, and let passes come."""
-
-    async def run(pilot: Pilot[None]) -> None:
-        cluster = pilot.app.cluster  # type: ignore[attr-defined]
-        lab = await opened(pilot, cluster)
+async def test_look(make_app: MakeApp, snap_compare: Snap) -> None:
+    async with lab_of(make_app, serving(), SMALL) as lab:
         at_ms = 2000.0
-        for latency in (2, 5, 10):
-            for _ in range(2):
-                at_ms += 4000
-                measured = serving(at_ms, mini=Lab(latency_ms=latency), box=WIFI)
-                cluster.push(measured)
-                await until(
-                    pilot,
-                    lambda: lab.screen._snapshot is measured,  # noqa: B023
-                )
-        for key in keys:
-            await lab.press(key)
-
-    return run
+        for latency in (2, 2, 5, 5, 10, 10):
+            at_ms += 4000
+            measured = serving(at_ms, mini=Lab(latency_ms=latency), box=WIFI)
+            lab.cluster.push(measured)
+            await until(
+                lab.pilot,
+                lambda: lab.screen._snapshot is measured,  # noqa: B023
+            )
+        await seen(snap_compare, lab.pilot, *BOTH)
 
 
-@at_both_sizes
-def test_lab(look: Look, size: Size) -> None:
-    look(serving(), size, looked_at())
+# --- a sweep -----------------------------------------------------------------------
 
 
-def test_lab_without_relays(look: Look) -> None:
-    async def run(pilot: Pilot[None]) -> None:
-        await opened(pilot, pilot.app.cluster)  # type: ignore[attr-defined]
+def test_progress_tells_the_step_and_what_is_expected() -> None:
+    assert progress_text(replace(SWEEP, measuring=2)) == (
+        "step 3 of 3: +50 ms, predicted ~8.0 tok/s; measured before 16.0"
+    )
 
-    look(scenes.homelab_without_relays(), run=run)
+
+def test_the_curve_is_straight_between_steps() -> None:
+    for latency_ms, expected in (
+        (0, (30, 40, 50)),
+        (12.5, (19.5, 26, 32.5)),
+        (50, (6, 8, 10)),
+    ):
+        assert curve_at(POINTS, latency_ms) == pytest.approx(expected)
 
 
-async def test_news_that_come_while_leaving_are_not_shown(started: Started) -> None:
-    async with started(serving(), wait=False) as (pilot, app, cluster):
-        await opened(pilot, cluster)
-    shown = app.editor.snapshot
-    assert shown
-    app.take(msgspec.structs.replace(serving(1500), seq=shown.seq + 1))
-    assert app.editor.snapshot is shown
+async def test_a_sweep_is_saved_as_picture_and_values(tmp_path: Path) -> None:
+    picture, values = await save_sweep(SWEEP, tmp_path)
+    assert picture.read_text().startswith("<svg")
+    assert values.read_text().count("\n") == 1 + len(POINTS)
+
+
+async def begin_sweep(pilot: Pilot[None]) -> None:
+    await pilot.press("f4")
+    await until(pilot, lambda: isinstance(pilot.app.screen, LabScreen))
+    await pilot.press("s")
+    await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog))
+    await pilot.press("a")
+
+
+@asynccontextmanager
+async def sweeping(
+    started: Started, cluster: ScriptedCluster
+) -> AsyncIterator[tuple[Pilot[None], DllmApp]]:
+    async with started(cluster, size=(120, 36)) as (pilot, app, _):
+        await begin_sweep(pilot)
+        yield pilot, app
+
+
+async def test_escape_ends_a_sweep_and_then_closes_its_result(
+    started: Started, snap_compare: Snap
+) -> None:
+    cluster = ScriptedCluster(serving())
+    cluster.gate.clear()
+    async with sweeping(started, cluster) as (pilot, app):
+        await until(pilot, lambda: "step 2 of 11" in screen_text(app))
+        assert cluster.called("sweep")[0].worker is None
+        screen = app.screen
+        assert isinstance(screen, LabScreen)
+        await pilot.press("z")
+        await until(pilot, lambda: screen.zooms)
+        await pilot.press("escape")
+        assert not screen.zooms
+        assert not cluster.called("sweep closed")
+        await pilot.press("escape")
+        await until(pilot, lambda: cluster.called("sweep closed"))
+        await until(pilot, lambda: "1 of 1 steps within" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "Sweep of" not in screen_text(app))
+        assert isinstance(app.screen, LabScreen)
+        cluster.gate.set()
+        await pilot.press("s", "a")
+        await until(pilot, lambda: "of 11 steps within" in screen_text(app))
+        await seen(snap_compare, pilot)

@@ -27,15 +27,20 @@ from tui.flows.plans import _what_ends
 from tui.screens.logs.screen import LogsScreen
 
 
-async def test_launch_runs_the_split_as_shown(started: Started) -> None:
+async def test_launch_runs_the_split_as_shown_and_keeps_later_edits(
+    started: Started,
+) -> None:
     async with planning(started) as (pilot, app, cluster):
         await pilot.press("left", "l")
         await until(pilot, lambda: cluster.called("launch"))
+        await pilot.press("left")
         (plan,) = cluster.called("launch")
         assert counts(plan.split) == (0, 5, 8)
         cluster.push(scenes.demo_starting(plan))
         await until(pilot, lambda: "model loads" in screen_text(app))
         assert "61 %" in screen_text(app)
+        assert layers(app) == (0, 4, 9)
+        await pilot.press("u")
         cluster.push(scenes.demo_serving(plan))
         await until(pilot, lambda: "as planned" in screen_text(app))
         assert layers(app) == (0, 5, 8)
@@ -60,26 +65,14 @@ async def test_a_file_that_llama_cpp_may_refuse_is_asked_about(
         await until(pilot, lambda: cluster.called("launch"))
 
 
-async def test_an_edit_right_after_the_launch_is_kept(started: Started) -> None:
-    async with planning(started) as (pilot, app, cluster):
-        await pilot.press("l")
-        await until(pilot, lambda: cluster.called("launch"))
-        await pilot.press("left")
-        cluster.push(scenes.demo_starting())
-        await until(pilot, lambda: "model loads" in screen_text(app))
-        assert layers(app) == (0, 5, 8)
-
-
-async def test_launching_what_runs_already_does_nothing(started: Started) -> None:
+async def test_what_runs_is_not_launched_and_an_answer_not_cut_off_unasked(
+    started: Started,
+) -> None:
     async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("l")
         await until(pilot, lambda: toasts(app))
         assert toasts(app) == ["This split is already running"]
         assert cluster.called("launch") == []
-
-
-async def test_cutting_off_an_answer_is_asked_first(started: Started) -> None:
-    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("left", "l")
         await dialog(pilot)
         assert "1 request is being answered" in screen_text(app)
@@ -118,15 +111,12 @@ async def test_a_launch_that_fails_shows_what_and_why(started: Started) -> None:
         assert "Address already in use" in app.clipboard
         await pilot.press("O")
         await until(pilot, lambda: app.current_mode == "logs")
-
-
-async def test_a_broken_cluster_is_no_failed_launch(started: Started) -> None:
-    failed = scenes.demo_failed()
-    assert failed.failure is not None
-    broke = replace(failed, failure=replace(failed.failure, served=True))
-    async with started(failed, wait=False) as (pilot, app, cluster):
+        await pilot.press("f1")
         await until(pilot, lambda: "the launch failed" in screen_text(app))
-        cluster.push(broke)
+        failed = scenes.demo_failed()
+        assert failed.failure is not None
+        broke = replace(failed.failure, served=True)
+        cluster.push(replace(failed, failure=broke, seq=9))
         await until(
             pilot, lambda: "nothing runs: the cluster broke" in screen_text(app)
         )
@@ -144,8 +134,11 @@ async def test_a_refused_launch_becomes_a_toast(started: Started) -> None:
         assert "No [llama.cpp] found. Build one." in screen_text(app)
 
 
-async def test_a_mistake_of_ours_ends_nothing(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, _):
+async def test_with_nothing_running_q_leaves_and_a_mistake_of_ours_does_not(
+    started: Started,
+) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        await until(pilot, lambda: app.editor.snapshot)
 
         async def broken() -> None:
             raise ValueError("oops")
@@ -153,6 +146,11 @@ async def test_a_mistake_of_ours_ends_nothing(started: Started) -> None:
         app.attempt(broken(), group="test")
         await until(pilot, lambda: toasts(app))
         assert "Unexpected ValueError in test: oops" in toasts(app)[0]
+        await pilot.press("s")
+        await until(pilot, lambda: toasts(app)[1:] == ["Nothing runs"])
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running)
+    assert cluster.called("shutdown") == [True]
 
 
 async def test_stop_asks_and_cancel_comes_first(started: Started) -> None:
@@ -169,14 +167,7 @@ async def test_stop_asks_and_cancel_comes_first(started: Started) -> None:
             assert len(cluster.called("stop")) == stops
 
 
-async def test_stop_with_nothing_running_says_so(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, _):
-        await until(pilot, lambda: app.editor.snapshot)
-        await pilot.press("s")
-        await until(pilot, lambda: toasts(app) == ["Nothing runs"])
-
-
-async def test_balance_deals_by_memory_and_can_be_undone(started: Started) -> None:
+async def test_balance_can_be_undone_and_ctrl_c_ends_nothing(started: Started) -> None:
     async with started() as (pilot, app, _):
         await pilot.press("b")
         await pilot.pause()
@@ -185,6 +176,10 @@ async def test_balance_deals_by_memory_and_can_be_undone(started: Started) -> No
         await pilot.pause()
         assert layers(app) == (26, 8, 14)
         assert app.editor.unchanged
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+        assert app.is_running
+        assert toasts(app)[-1] == "Nothing is selected to copy; q quits"
 
 
 async def test_balance_counts_what_runs_as_free(started: Started) -> None:
@@ -265,14 +260,6 @@ async def test_the_keys_of_a_failure_work_wherever_it_is_seen(started: Started) 
 # --- leaving -------------------------------------------------------------------
 
 
-async def test_with_nothing_running_q_leaves(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
-        await until(pilot, lambda: app.editor.snapshot)
-        await pilot.press("q")
-        await until(pilot, lambda: not app.is_running)
-    assert cluster.called("shutdown") == [True]
-
-
 @pytest.mark.parametrize(
     ("keys", "shutdowns"),
     [
@@ -307,21 +294,16 @@ async def test_a_controller_that_is_gone_keeps_nobody(started: Started) -> None:
         await until(pilot, lambda: not app.is_running)
 
 
-async def test_ctrl_c_ends_nothing(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        await pilot.press("ctrl+c")
-        await pilot.pause()
-        assert app.is_running
-        assert toasts(app) == ["Nothing is selected to copy; q quits"]
-
-
-@pytest.mark.parametrize(
-    ("n_alive", "said"),
-    [(3, "3 processes."), (1, "1 process."), (0, "No process yet.")],
-)
-def test_only_living_processes_are_counted(n_alive: int, said: str) -> None:
+def test_only_living_processes_are_counted() -> None:
     scene = scenes.homelab_serving()
-    ended = [replace(p, state=ProcessState.EXITED) for p in scene.processes[n_alive:]]
-    processes = (*scene.processes[:n_alive], *ended)
-    lines = _what_ends(replace(scene, processes=processes)).splitlines()
-    assert lines[1:] == [said, "1 request is being answered."]
+    for n_alive, said in (
+        (3, "3 processes."),
+        (1, "1 process."),
+        (0, "No process yet."),
+    ):
+        dead = [
+            replace(p, state=ProcessState.EXITED) for p in scene.processes[n_alive:]
+        ]
+        processes = (*scene.processes[:n_alive], *dead)
+        lines = _what_ends(replace(scene, processes=processes)).splitlines()
+        assert lines[1:] == [said, "1 request is being answered."]

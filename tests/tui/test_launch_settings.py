@@ -1,7 +1,8 @@
-"""The launch settings: typed, chosen, clicked, refused, undone, kept and launched."""
+"""The launch settings, a draft among them: typed, refused, undone, kept, launched."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,12 +19,15 @@ from backends.split.experts import dropped_text, parse_experts
 from backends.split.layout import make_split
 from backends.split.loads import DeviceLoad, plan_loads
 from backends.state import (
+    Ask,
+    DeviceMemory,
     FlashAttention,
     LayerRange,
     MemorySource,
     Plan,
     PlanMemory,
     ServerSettings,
+    Speculation,
 )
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
@@ -33,8 +37,10 @@ from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.help_and_events import HelpDialog
+from tui.model.edit import Edit
 from tui.model.files import recall
 from tui.model.launch_settings import (
+    LaunchSettings,
     differences,
     unusual,
     up_command,
@@ -217,7 +223,13 @@ async def test_what_cannot_be_meant_is_said_under_its_field(started: Started) ->
             assert dialog.focused is dialog.query_one(f"#{name}")
             await typed(pilot, name, texts[name])
             assert complaint(dialog, name) == ""
-        await closed(pilot, "f2")
+        # V needs flash attention where it is quantised.
+        for name, moves in (("cache_type_v", 2), ("flash_attention", 2)):
+            dialog.query_one(f"#{name}", OptionStrip).focus()
+            await pilot.press(*["right"] * moves)
+        await pilot.pause()
+        assert "without flash attention" in complaint(dialog, "cache_type_v")
+        await closed(pilot, "escape")
         assert plan_of(app) == PLAN
 
 
@@ -233,16 +245,6 @@ async def test_beside_an_error_no_figure_has_a_tick(started: Started) -> None:
         assert "memory: fix the field above first" in screen_text(app)
         await pilot.press("backspace", *"8192")
         await until(pilot, lambda: text_of(table).endswith(("✓", "~")))
-
-
-async def test_v_needs_flash_attention_where_it_is_quantised(started: Started) -> None:
-    async with setting(started) as (pilot, _, dialog):
-        dialog.query_one("#cache_type_v", OptionStrip).focus()
-        await pilot.press("right", "right")
-        dialog.query_one("#flash_attention", OptionStrip).focus()
-        await pilot.press("right", "right")
-        await pilot.pause()
-        assert "without flash attention" in complaint(dialog, "cache_type_v")
 
 
 @pytest.mark.usefixtures("_asks_soon")
@@ -369,3 +371,100 @@ def test_moved_experts_are_a_difference_and_told_with_the_settings() -> None:
     words = shlex.split(up_command(moved))
     assert parse_experts([words[words.index("--experts") + 1]]) == moved.experts
     assert unusual(moved) == "experts of 0–1 on worker1/CPU"
+
+
+# --- a draft -----------------------------------------------------------------------
+
+
+MIB = 1 << 20
+GUESS = Speculation(
+    type="draft-simple",
+    model="/m/small.gguf",
+    device="local/CPU",
+    memory=(DeviceMemory(device="local/CPU", model_bytes=700 * MIB),),
+)
+DRAFTED = replace(
+    PLAN, server=ServerSettings(draft="/m/small.gguf", draft_max=4), speculation=GUESS
+)
+
+
+class Settling(ScriptedCluster):
+    """Settles every draft as the one above."""
+
+    def _proposed(self, request: Ask) -> Plan:
+        return replace(super()._proposed(request), speculation=GUESS)
+
+
+def settling() -> Settling:
+    return Settling(demo().now)
+
+
+@pytest.mark.usefixtures("_asks_soon")
+async def test_a_draft_is_settled_named_and_undone(started: Started) -> None:
+    async with setting(started, settling()) as (pilot, app, _):
+        await typed(pilot, "draft", "/m/small.gguf")
+        await typed(pilot, "draft_max", "4")
+        # At once: the answer is waited for.
+        await closed(pilot, "f2")
+        plan = plan_of(app)
+        assert (plan.server, plan.speculation) == (DRAFTED.server, GUESS)
+        assert plan.split == PLAN.split
+        assert "draft small on CPU, 4 tokens" in screen_text(app)
+        await pilot.press("u")
+        assert plan_of(app) == PLAN
+        assert "draft small" not in screen_text(app)
+
+
+@pytest.mark.usefixtures("_asks_soon")
+async def test_one_that_does_not_fit_is_said_in_the_dialog(started: Started) -> None:
+    cluster = settling()
+    async with setting(started, cluster) as (pilot, app, dialog):
+        cluster.errors["propose"] = PlanError("other.gguf cannot draft for m.gguf")
+        await typed(pilot, "draft", "other.gguf")
+        await until(pilot, lambda: "cannot draft for" in screen_text(app))
+        await typed(pilot, "draft_max", "65")
+        assert "Give 1 to 64" in complaint(dialog, "draft_max")
+        await closed(pilot, "escape")
+        assert plan_of(app) == PLAN
+
+
+def test_its_memory_is_shown_with_that_of_the_head() -> None:
+    split = make_split(12, ["local/CPU", "worker1/CPU"], [3, 10])
+    plain = replace(
+        scenes.DEMO_PLAN, split=split, ctx_size=512, server=ServerSettings()
+    )
+    alone = Edit(plain, scenes.DEMO, devices=(), marks=())
+    drafted = dataclasses.replace(alone, plan=replace(plain, speculation=GUESS))
+    added = [
+        both.total_bytes - one.total_bytes
+        for both, one in zip(drafted.loads, alone.loads, strict=True)
+    ]
+    assert added == [700 * MIB, 0]
+    measured = (DeviceMemory(device="local/CPU", model_bytes=5),)
+    loaded = dataclasses.replace(drafted, measured=measured)
+    assert loaded.loads[0].weight_bytes == 700 * MIB + 5
+
+
+def test_only_what_its_memory_hangs_on_is_settled_anew() -> None:
+    now = LaunchSettings.of(DRAFTED)
+    assert not now.needs_proposal(DRAFTED)
+    for server, ctx_size, anew in (
+        (replace(DRAFTED.server, draft_max=5), now.ctx_size, False),
+        (replace(DRAFTED.server, slots=2), now.ctx_size, True),
+        (replace(DRAFTED.server, draft="none"), now.ctx_size, True),
+        (DRAFTED.server, 512, True),
+    ):
+        wanted = LaunchSettings(ctx_size, server, now.workers, None, ())
+        assert wanted.needs_proposal(DRAFTED) is anew
+    plain = LaunchSettings(512, ServerSettings(), now.workers, None, ())
+    assert plain.applied(DRAFTED).speculation is None
+
+
+def test_a_draft_in_words() -> None:
+    words = shlex.split(up_command(DRAFTED))
+    assert words[words.index("--draft") + 1] == "/m/small.gguf"
+    assert words[words.index("--draft-max") + 1] == "4"
+    assert differences(DRAFTED, PLAN) == "draft small on CPU, 4 tokens"
+    assert differences(PLAN, DRAFTED) == "no draft"
+    tables = replace(DRAFTED, speculation=Speculation(type="ngram-map-k"))
+    assert differences(tables, PLAN) == "draft ngram-map-k, 4 tokens"

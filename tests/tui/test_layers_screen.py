@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
@@ -24,22 +23,17 @@ from tui.screens.layers.table import LayerTable, quants_text
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "device", "expected"),
-    [
+def test_a_device_takes_what_lies_between() -> None:
+    split = make_split(12, ["a", "b", "c"], [5, 2, 6])
+    for first, last, device, expected in (
         (3, 4, "b", (3, 4, 6)),
         (7, 8, "b", (5, 4, 4)),
         (6, 6, "a", (7, 0, 6)),
         (12, 12, "b", (5, 8, 0)),
         (0, 0, "c", (0, 0, 13)),
         (1, 2, "a", (5, 2, 6)),
-    ],
-)
-def test_a_device_takes_what_lies_between(
-    first: int, last: int, device: str, expected: tuple[int, ...]
-) -> None:
-    split = make_split(12, ["a", "b", "c"], [5, 2, 6])
-    assert counts(move_layers(split, first, last, device)) == expected
+    ):
+        assert counts(move_layers(split, first, last, device)) == expected
 
 
 def test_the_types_of_a_layer_begin_with_the_largest() -> None:
@@ -86,12 +80,17 @@ async def test_layers_go_to_the_device_of_a_letter_and_back(started: Started) ->
         await until(pilot, lambda: shares(app) == (26, 8, 14))
         await pilot.press("U")
         await until(pilot, lambda: shares(app) == (24, 10, 14))
-        await pilot.press("F")
+        await pilot.press("F", "x")
         await pilot.pause()
         assert shares(app) == (24, 10, 14)
+        # Experts are offered only where there are any.
+        assert "Layers: experts" not in screen_text(app)
+        assert "x experts" not in screen_text(app)
 
 
-async def test_the_price_of_a_move_stands_beside_each_letter(started: Started) -> None:
+async def test_marked_layers_have_a_price_and_go_where_one_picks(
+    started: Started,
+) -> None:
     async with on_layers(started) as (pilot, app, table):
         await until(pilot, lambda: "given to   trips" in screen_text(app))
         table.move_cursor(row=26)
@@ -109,10 +108,7 @@ async def test_the_price_of_a_move_stands_beside_each_letter(started: Started) -
             speed = f"~{there.forecast.tok_per_s:.1f} tok/s"
             shown = f"{letter} {trips:>8}  {speed}"
             await until(pilot, lambda: shown in screen_text(app))  # noqa: B023
-
-
-async def test_a_device_can_be_picked_from_a_list(started: Started) -> None:
-    async with on_layers(started) as (pilot, app, table):
+        await pilot.press("escape")
         table.move_cursor(row=30)
         await pilot.press("shift+down", "shift+down", "enter")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
@@ -124,10 +120,8 @@ async def test_a_device_can_be_picked_from_a_list(started: Started) -> None:
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("c")
         await until(pilot, lambda: shares(app) == (26, 4, 18))
-
-
-async def test_escape_unmarks_then_leaves(started: Started) -> None:
-    async with on_layers(started) as (pilot, app, table):
+        # Escape unmarks, then leaves.
+        table.move_cursor(row=2)
         await pilot.press("v", "j", "j")
         await until(pilot, lambda: len(table.selected) == 3)
         assert "3 layers marked" in screen_text(app)
@@ -220,23 +214,6 @@ async def test_experts_go_to_the_device_of_a_letter_and_back(started: Started) -
         await until(pilot, lambda: shares(app) != (26, 8, 14))
 
 
-async def test_experts_are_offered_only_where_there_are_any(started: Started) -> None:
-    async with on_layers(started) as (pilot, app, _):
-        await pilot.press("x")
-        await pilot.pause()
-        assert "Layers: experts" not in screen_text(app)
-        assert "x experts" not in screen_text(app)
-
-
-async def test_what_llama_cpp_gives_no_experts_is_said(started: Started) -> None:
-    async with on_layers(started, with_experts()) as (pilot, app, _):
-        app.editor.set_split(make_split(47, app.editor.marks, [34, 0, 14]))
-        await pilot.press("x", "B")
-        await until(pilot, lambda: toasts(app))
-        assert "has no layers, so that llama.cpp gives it no experts" in toasts(app)[0]
-        assert moved(app) == ()
-
-
 async def test_experts_leave_a_device_with_its_last_layer(started: Started) -> None:
     async with on_layers(started, with_experts()) as (pilot, app, table):
         table.move_cursor(row=24)
@@ -244,6 +221,10 @@ async def test_experts_leave_a_device_with_its_last_layer(started: Started) -> N
         await pilot.press("x", "B")
         await until(pilot, lambda: moved(app) == (LayerRange(mini, 24, 24),))
         app.editor.set_split(make_split(47, app.editor.marks, [34, 0, 14]))
+        assert moved(app) == ()
+        await pilot.press("B")
+        await until(pilot, lambda: toasts(app))
+        assert "has no layers, so that llama.cpp gives it no experts" in toasts(app)[0]
         assert moved(app) == ()
         app.editor.undo()
         assert moved(app) == (LayerRange(mini, 24, 24),)

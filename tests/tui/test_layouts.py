@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.kit.console import Started
-from tests.tui.helpers import resize, screen_text, settled, toasts, until
+from tests.tui.helpers import resize, toasts, until
 from tui.app import frame
 from tui.app.app import DllmApp
 from tui.model.files import recall
@@ -19,14 +19,10 @@ from tui.widgets.panes import PaneRow, first_width
 PANES = ("peers", "split", "live", "chat")
 
 
-@pytest.mark.parametrize(
-    ("share", "whole", "width"),
-    [(0.5, 120, 60), (0.05, 120, 24), (0.9, 120, 80), (0.5, 64, 24), (0.5, 63, None)],
-)
-def test_a_share_leaves_both_panes_their_least(
-    share: float, whole: int, width: int | None
-) -> None:
-    assert first_width(share, whole, (24, 40)) == width
+def test_a_share_leaves_both_panes_their_least() -> None:
+    widths = {(0.5, 120): 60, (0.05, 120): 24, (0.9, 120): 80, (0.5, 64): 24}
+    widths |= {(0.5, 63): None}
+    assert {one: first_width(*one, (24, 40)) for one in widths} == widths
 
 
 def shown(app: DllmApp) -> list[str]:
@@ -124,10 +120,16 @@ async def test_a_layout_that_needs_more_room_is_left_out(
         await pilot.press("vertical_line")
         await until(pilot, lambda: shown(app) == ["live", "chat"])
         assert toasts(app) == ["Layout: chat (2 of 3)"]
-
-
-async def test_a_layout_that_hides_the_focus_moves_it(started: Started) -> None:
-    async with started() as (pilot, app, _):
+        app.clear_notifications()
+        # The keys of layouts are text where one types.
+        app._home.go_to("chat")
+        composer = app.query_one(Composer)
+        await until(pilot, lambda: composer.has_focus)
+        await pilot.press("vertical_line", "left_parenthesis", "full_stop", "backslash")
+        assert composer.text == "|(.\\"
+        assert not toasts(app)
+        # One that hides the focus moves it.
+        await resize(pilot, 120, 36)
         await app.action_show_mode("machines")
         usage = app.screen.query_one("#machines-usage")
         usage.focus()
@@ -135,15 +137,3 @@ async def test_a_layout_that_hides_the_focus_moves_it(started: Started) -> None:
         await pilot.press("vertical_line")
         await until(pilot, lambda: not usage.region)
         assert isinstance(app.focused, ProcessTable)
-
-
-async def test_the_key_of_layouts_is_text_where_one_types(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        await settled(pilot)
-        app._home.go_to("chat")
-        composer = app.query_one(Composer)
-        await until(pilot, lambda: composer.has_focus)
-        await pilot.press("vertical_line", "left_parenthesis", "full_stop", "backslash")
-        assert composer.text == "|(.\\"
-        assert not toasts(app)
-        assert "Layout" not in screen_text(app)

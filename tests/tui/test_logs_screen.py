@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.geometry import Offset
 from textual.pilot import Pilot
 from textual.selection import Selection
@@ -61,7 +61,7 @@ def process(name: str, **facts: object) -> ProcessInfo:
         started_at=scenes.NOW,
         log_path=f"/run/dllm/{name}/log",
     )
-    return msgspec.structs.replace(info, **facts)
+    return replace(info, **facts)
 
 
 def snapshot(*processes: ProcessInfo) -> ClusterSnapshot:
@@ -87,7 +87,7 @@ class LogCluster(ScriptedCluster):
         self._fail("read_log")
         restarted = offset > len(self.logs[name].encode())
         chunk = await super().read_log(name, 0 if restarted else offset, limit_bytes)
-        return msgspec.structs.replace(chunk, restarted=restarted)
+        return replace(chunk, restarted=restarted)
 
 
 class Logs(ScreenStage):
@@ -135,20 +135,32 @@ def cluster() -> LogCluster:
     return LogCluster()
 
 
-async def test_without_processes_it_says_what_will_be_here(cluster: LogCluster) -> None:
+async def test_a_log_opens_at_its_end_and_follows(cluster: LogCluster) -> None:
     app = Logs(cluster)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "No process has run yet." in screen_text(app))
-
-
-async def test_a_log_opens_at_its_end_and_follows(cluster: LogCluster) -> None:
-    async with shown(cluster) as (app, pilot, _):
+        view = await opened(app, pilot)
         await until(pilot, lambda: "line 199 of it" in screen_text(app))
         assert "● following  200 lines" in screen_text(app)
         assert "/run/dllm/llama-server/log" in screen_text(app)
+        assert app.labels() == ["llama-server ●", "worker1 ●"]
+        assert {name for name, _, _ in cluster.reads} == {"llama-server"}
+        await app.push_screen(ModelsScreen(cluster))
+        await until(pilot, lambda: not reading(app))
+        await app.pop_screen()
+        await until(pilot, lambda: reading(app))
+        feed = app.logs._active
+        assert feed is not None
+        feed._pages_behind = PAGES_BEHIND_MAX
         cluster.logs["llama-server"] += lines(200, 260)
         await until(pilot, lambda: "line 259 of it" in screen_text(app))
-        assert app.labels() == ["llama-server ●", "worker1 ●"]
+        assert view.lines == tuple(lines(0, 260).splitlines()), "nothing twice"
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: "Starting RPC server" in screen_text(app))
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: "line 259 of it" in screen_text(app))
+        await pilot.press("escape")
+        assert app.backs == 1
 
 
 async def test_only_the_tail_of_a_long_log_is_read(cluster: LogCluster) -> None:
@@ -160,7 +172,9 @@ async def test_only_the_tail_of_a_long_log_is_read(cluster: LogCluster) -> None:
         assert view.lines[1].startswith("0.")
 
 
-async def test_scrolling_up_stops_following(cluster: LogCluster) -> None:
+async def test_scrolling_up_stops_following_though_old_lines_are_dropped(
+    cluster: LogCluster,
+) -> None:
     async with shown(cluster) as (app, pilot, view):
         await pilot.press("pageup")
         await until(pilot, lambda: not view.following)
@@ -171,18 +185,12 @@ async def test_scrolling_up_stops_following(cluster: LogCluster) -> None:
         await pilot.press("end")
         await until(pilot, lambda: "line 236 of it" in screen_text(app))
         assert view.following
-
-
-async def test_the_text_stays_while_old_lines_are_dropped() -> None:
-    app = Logs(LogCluster())
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
-        view._buffer.limit = 220
+        view._buffer.limit = 250
         await pilot.press("pageup", "pageup", "pageup")
         await until(pilot, lambda: not view.following)
         top = view.lines[int(view.scroll_y)]
-        app.cluster.logs["llama-server"] += lines(200, 250)
-        await until(pilot, lambda: len(view.lines) == 220)
+        cluster.logs["llama-server"] += lines(237, 287)
+        await until(pilot, lambda: len(view.lines) == 250)
         assert view.lines[int(view.scroll_y)] == top
 
 
@@ -199,6 +207,15 @@ async def test_a_filter_keeps_and_counts_matching_lines(cluster: LogCluster) -> 
         await until(pilot, lambda: view.filter is None)
         assert "and other things" in screen_text(app)
         assert not app.logs.query_one(FilterBar).display
+        await pilot.press("slash", *"line 19 ", "enter")
+        await until(pilot, lambda: view.standing.matching == 1)
+        await pilot.press("y")
+        assert app.clipboard == line(19).rstrip()
+        await pilot.press("escape")
+        picked = Selection(Offset(15, 3), Offset(21, 3))
+        app.logs.selections = {view: picked}
+        await pilot.press("y")
+        assert app.clipboard == line(3)[15:21]
 
 
 async def test_levels_leave_out_lines_in_every_log(cluster: LogCluster) -> None:
@@ -219,42 +236,45 @@ async def test_levels_leave_out_lines_in_every_log(cluster: LogCluster) -> None:
         assert "errors" not in screen_text(app)
 
 
-async def test_a_level_beside_a_pattern_that_is_none(cluster: LogCluster) -> None:
-    async with shown(cluster) as (_, pilot, view):
-        await pilot.press("slash", "slash", "left_square_bracket", "enter")
-        before = view.filter
-        await pilot.press("v", "v", "v")
-        await until(pilot, lambda: view.level is LogLevel.ERROR)
-        assert view.filter is before
-
-
-async def test_a_pattern_and_a_broken_one(cluster: LogCluster) -> None:
+async def test_a_pattern_a_broken_one_and_a_level_beside_it(
+    cluster: LogCluster,
+) -> None:
     async with shown(cluster) as (app, pilot, view):
         await pilot.press("slash", "slash", *r"line 1[78]\b")
         await until(pilot, lambda: view.standing.matching == 2)
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "Not a pattern" in screen_text(app))
         assert view.standing.matching == 2
+        await pilot.press("enter")
+        before = view.filter
+        await pilot.press("v", "v", "v")
+        await until(pilot, lambda: view.level is LogLevel.ERROR)
+        assert view.filter is before
 
 
-async def test_escape_without_a_filter_goes_back(cluster: LogCluster) -> None:
-    async with shown(cluster) as (app, pilot, _):
-        await pilot.press("escape")
-        assert app.backs == 1
-
-
-async def test_wrapping_shows_whole_lines(cluster: LogCluster) -> None:
-    cluster.logs["llama-server"] = "x" * 100 + "END\n"
-    async with shown(cluster) as (app, pilot, _):
+async def test_long_lines_are_moved_wrapped_and_selected(cluster: LogCluster) -> None:
+    cluster.logs["llama-server"] = "alpha beta\ngamma delta\n"
+    async with shown(cluster) as (app, pilot, view):
+        await pilot.mouse_down(view, offset=(1, 0))
+        await pilot.hover(view, offset=(6, 1))
+        await pilot.mouse_up(view, offset=(6, 1))
+        selected = app.logs.get_selected_text()
+        assert selected is not None
+        assert selected.startswith("alpha beta\ngamma")
+        cluster.logs["llama-server"] += "x" * 100 + "END\n"
         await until(pilot, lambda: "x…" in screen_text(app))
         assert "END" not in screen_text(app)
+        await pilot.press("l")
+        await until(pilot, lambda: view.scroll_x == SIDE_STEP)
+        await pilot.press("h")
+        await until(pilot, lambda: view.scroll_x == 0)
         await pilot.press("right", "right", "right", "right")
         await until(pilot, lambda: "END" in screen_text(app))
         await pilot.press("w")
         await until(pilot, lambda: "…" not in screen_text(app))
         assert "END" in screen_text(app)
         await resize(pilot, 70, 24)
-        await until(pilot, lambda: app.view.virtual_size.height == 2)
+        await until(pilot, lambda: app.view.virtual_size.height == 4)
 
 
 async def test_saving_writes_the_whole_log_and_says_where(
@@ -289,30 +309,6 @@ async def test_a_log_that_finds_no_room_leaves_no_half(
     assert not os.listdir(tmp_path)
 
 
-async def test_copying_takes_the_selection_or_all_shown(cluster: LogCluster) -> None:
-    async with shown(cluster) as (app, pilot, view):
-        await pilot.press("slash", *"line 19 ", "enter")
-        await until(pilot, lambda: view.standing.matching == 1)
-        await pilot.press("y")
-        assert app.clipboard == line(19).rstrip()
-        await pilot.press("escape")
-        picked = Selection(Offset(15, 3), Offset(21, 3))
-        app.logs.selections = {view: picked}
-        await pilot.press("y")
-        assert app.clipboard == line(3)[15:21]
-
-
-async def test_text_can_be_selected_with_the_mouse(cluster: LogCluster) -> None:
-    cluster.logs["llama-server"] = "alpha beta\ngamma delta\n"
-    async with shown(cluster) as (app, pilot, view):
-        await pilot.mouse_down(view, offset=(1, 0))
-        await pilot.hover(view, offset=(6, 1))
-        await pilot.mouse_up(view, offset=(6, 1))
-        selected = app.logs.get_selected_text()
-        assert selected is not None
-        assert selected.startswith("alpha beta\ngamma")
-
-
 async def test_a_hundred_thousand_lines(cluster: LogCluster) -> None:
     app = Logs(cluster)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -329,18 +325,6 @@ async def test_a_hundred_thousand_lines(cluster: LogCluster) -> None:
         await until(pilot, lambda: "line 80000 of it" in screen_text(app))
 
 
-async def test_a_log_that_is_gone_takes_no_focus_later(cluster: LogCluster) -> None:
-    cluster.logs["worker9"] = "Starting RPC server\n"
-    async with shown(cluster) as (app, pilot, view):
-        app.logs.show_process("worker9")
-        await until(pilot, lambda: app.said)
-        assert app.said == ["There is no log of worker9 any more"]
-        app.logs.show_snapshot(snapshot(SERVER, WORKER, process("worker9")))
-        await until(pilot, lambda: len(app.labels()) == 3)
-        await pilot.pause()
-        assert app.view is view
-
-
 async def test_a_log_far_behind_goes_on_at_its_end(cluster: LogCluster) -> None:
     app = Logs(cluster)
     app.logs._poll_s = 0.5
@@ -354,16 +338,6 @@ async def test_a_log_far_behind_goes_on_at_its_end(cluster: LogCluster) -> None:
         assert len(cluster.reads) - n_reads <= PAGES_BEHIND_MAX + 4
         marks = [line for line in view.lines if "before this are not shown" in line]
         assert len(marks) == 1
-
-
-async def test_a_known_part_is_not_shown_twice(cluster: LogCluster) -> None:
-    async with shown(cluster) as (app, pilot, view):
-        feed = app.logs._active
-        assert feed is not None
-        feed._pages_behind = PAGES_BEHIND_MAX
-        cluster.logs["llama-server"] += lines(200, 210)
-        await until(pilot, lambda: len(view.lines) == 210)
-        assert view.lines == tuple(lines(0, 210).splitlines())
 
 
 async def test_a_filter_lays_a_long_log_out_in_parts(
@@ -387,15 +361,6 @@ async def test_a_filter_lays_a_long_log_out_in_parts(
         await until(pilot, lambda: view.standing.matching == 2)
 
 
-async def test_l_moves_sideways_like_h(cluster: LogCluster) -> None:
-    cluster.logs["llama-server"] += "wide " * 50 + "\n"
-    async with shown(cluster) as (_, pilot, view):
-        await pilot.press("l")
-        await until(pilot, lambda: view.scroll_x == SIDE_STEP)
-        await pilot.press("h")
-        await until(pilot, lambda: view.scroll_x == 0)
-
-
 async def test_a_pager_gets_the_end_of_a_log(
     cluster: LogCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,31 +373,22 @@ async def test_a_pager_gets_the_end_of_a_log(
 # --- processes that come, end and start anew ------------------------------------------
 
 
-async def test_brackets_go_through_the_tabs(cluster: LogCluster) -> None:
-    async with shown(cluster) as (app, pilot, _):
-        await pilot.press("right_square_bracket")
-        await until(pilot, lambda: "Starting RPC server" in screen_text(app))
-        await pilot.press("right_square_bracket")
-        await until(pilot, lambda: "line 199 of it" in screen_text(app))
-
-
-async def test_only_the_log_shown_is_read(cluster: LogCluster) -> None:
-    async with shown(cluster) as (app, pilot, _):
-        assert {name for name, _, _ in cluster.reads} == {"llama-server"}
-        await app.push_screen(ModelsScreen(cluster))
-        await until(pilot, lambda: not reading(app))
-        await app.pop_screen()
-        await until(pilot, lambda: reading(app))
-
-
 async def test_an_ended_process_keeps_tab_and_status(cluster: LogCluster) -> None:
-    async with shown(cluster) as (app, pilot, _):
+    cluster.logs["worker9"] = "Starting RPC server\n"
+    async with shown(cluster) as (app, pilot, view):
         killed = process("worker1", state=ProcessState.EXITED, exit_signal=9)
         app.logs.show_snapshot(snapshot(SERVER, killed))
         await until(pilot, lambda: "worker1 SIGKILL" in app.labels())
         app.logs.show_snapshot(snapshot(SERVER))
         await pilot.pause()
         assert "worker1 SIGKILL" in app.labels()
+        app.logs.show_process("worker9")
+        await until(pilot, lambda: app.said)
+        assert app.said == ["There is no log of worker9 any more"]
+        app.logs.show_snapshot(snapshot(SERVER, WORKER, process("worker9")))
+        await until(pilot, lambda: len(app.labels()) == 3)
+        await pilot.pause()
+        assert app.view is view, "it takes no focus later"
 
 
 async def test_tabs_of_processes_long_gone_are_dropped(cluster: LogCluster) -> None:
@@ -457,16 +413,11 @@ async def test_a_shorter_log_is_a_new_start(cluster: LogCluster) -> None:
         cluster.logs["llama-server"] += "on\n"
         await until(pilot, lambda: view.lines[-1] == "on")
         assert view.lines.count("fresh") == 1
-
-
-async def test_another_start_with_a_longer_log(cluster: LogCluster) -> None:
-    async with shown(cluster) as (app, pilot, view):
-        cluster.logs["llama-server"] = "fresh\n" + lines(0, 200)
-        app.logs.show_snapshot(
-            snapshot(process("llama-server", started_at=scenes.NOW + 5))
-        )
-        await until(pilot, lambda: "fresh" in view.lines)
-        assert view.lines[view.lines.index("fresh") - 1] == "── started again ──"
+        cluster.logs["llama-server"] = "longer\n" + lines(0, 200)
+        again = process("llama-server", started_at=scenes.NOW + 9)
+        app.logs.show_snapshot(snapshot(again))
+        await until(pilot, lambda: "longer" in view.lines)
+        assert view.lines[view.lines.index("longer") - 1] == "── started again ──"
 
 
 async def test_a_log_that_cannot_be_read_is_reported_once(cluster: LogCluster) -> None:

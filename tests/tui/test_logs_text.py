@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from backends.state import ProcessInfo, ProcessRole, ProcessState
@@ -21,41 +22,35 @@ from tui.screens.logs.lines import (
 from tui.screens.logs.screen import shorten_path
 
 
-@pytest.mark.parametrize(
-    ("raw", "clean"),
-    [
-        ("\x1b[1;31mred\x1b[0m", "red"),
-        ("\x1b]0;title\x07text", "text"),
-        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-        ("load 1%\rload 50%\rload 100%", "load 100%"),
-        ("line\r", "line"),
-        ("a\tb", "a       b"),
-        ("bell\x07 \x00nul \x9b1;2H8-bit", "bell nul 8-bit"),
-        ("\u202egnp.exe", "gnp.exe"),
-        ("cut \x1b[", "cut "),
-        ("[markup]", "[markup]"),
-    ],
-)
-def test_a_line_is_what_a_terminal_would_show(raw: str, clean: str) -> None:
-    assert last_written(raw) == clean
+def test_a_line_is_what_a_terminal_would_show() -> None:
+    clean = {
+        "\x1b[1;31mred\x1b[0m": "red",
+        "\x1b]0;title\x07text": "text",
+        "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\": "link",
+        "load 1%\rload 50%\rload 100%": "load 100%",
+        "line\r": "line",
+        "a\tb": "a       b",
+        "bell\x07 \x00nul \x9b1;2H8-bit": "bell nul 8-bit",
+        "\u202egnp.exe": "gnp.exe",
+        "cut \x1b[": "cut ",
+        "[markup]": "[markup]",
+    }
+    assert {raw: last_written(raw) for raw in clean} == clean
 
 
-@pytest.mark.parametrize(
-    ("line", "level"),
-    [
-        ("0.12.345.678 I srv  init: ok", LogLevel.INFO),
-        ("0.12.345.678 W low on memory", LogLevel.WARNING),
-        ("12.00.000.001 E cannot bind", LogLevel.ERROR),
-        ("0.12.345.678 D slot 0", LogLevel.DEBUG),
-        ("error: no such file", LogLevel.ERROR),
-        ("main: warning: slow", LogLevel.WARNING),
-        ("Failed to load", LogLevel.ERROR),
-        ("no errors here", LogLevel.INFO),
-        ("", LogLevel.INFO),
-    ],
-)
-def test_levels(line: str, level: LogLevel) -> None:
-    assert level_of(line) == level
+def test_levels() -> None:
+    levels = {
+        "0.12.345.678 I srv  init: ok": LogLevel.INFO,
+        "0.12.345.678 W low on memory": LogLevel.WARNING,
+        "12.00.000.001 E cannot bind": LogLevel.ERROR,
+        "0.12.345.678 D slot 0": LogLevel.DEBUG,
+        "error: no such file": LogLevel.ERROR,
+        "main: warning: slow": LogLevel.WARNING,
+        "Failed to load": LogLevel.ERROR,
+        "no errors here": LogLevel.INFO,
+        "": LogLevel.INFO,
+    }
+    assert {line: level_of(line) for line in levels} == levels
 
 
 def test_levels_leave_out_what_is_less_serious() -> None:
@@ -77,23 +72,16 @@ def test_the_prefix_is_time_and_level() -> None:
     assert level_of(relay + "dllm-relay: w: linked") is LogLevel.WARNING
 
 
-@pytest.mark.parametrize(
-    ("source", "kept", "dropped"),
-    [
+def test_filters_their_spans_and_a_broken_pattern() -> None:
+    for source, kept, dropped in (
         ("rpc[0]", "device RPC[0]", "device RPC0"),
         ("RPC", "device RPC0", "device rpc0"),
         ("/rpc[01]", "device RPC0", "device RPC2"),
         ("/layer +7/", "layer   7", "layer 17x"),
         ("/", "a/b", "ab"),
-    ],
-)
-def test_filters(source: str, kept: str, dropped: str) -> None:
-    wanted = LogFilter.parse(source)
-    assert wanted.matches(kept)
-    assert not wanted.matches(dropped)
-
-
-def test_spans_and_a_broken_pattern() -> None:
+    ):
+        wanted = LogFilter.parse(source)
+        assert [*map(wanted.matches, (kept, dropped))] == [True, False], source
     assert LogFilter.parse("ab").spans("ab cab") == [(0, 2), (4, 6)]
     assert LogFilter.parse("/x*").spans("ab") == []
     with pytest.raises(ValueError, match=r"^Not a pattern: .*\.$"):
@@ -196,25 +184,18 @@ def test_growing_rows_equal_rows_made_at_once(
     assert grown.matching == fresh.matching
 
 
-@pytest.mark.parametrize(
-    ("code", "signal", "text"),
-    [
-        (0, None, "exit 0"),
-        (1, None, "exit 1"),
-        (None, 9, "SIGKILL"),
-        (None, 250, "signal 250"),
-        (None, None, "ended"),
-    ],
-)
-def test_how_a_process_ended(code: int | None, signal: int | None, text: str) -> None:
-    info = ProcessInfo(
-        name="worker1",
-        role=ProcessRole.WORKER,
-        state=ProcessState.EXITED,
-        exit_code=code,
-        exit_signal=signal,
-    )
-    assert exit_words(info) == text
+def test_how_a_process_ended() -> None:
+    state = ProcessState.EXITED
+    info = ProcessInfo(name="worker1", role=ProcessRole.WORKER, state=state)
+    words = {
+        (0, None): "exit 0",
+        (1, None): "exit 1",
+        (None, 9): "SIGKILL",
+        (None, 250): "signal 250",
+        (None, None): "ended",
+    }
+    for (code, signal), text in words.items():
+        assert exit_words(replace(info, exit_code=code, exit_signal=signal)) == text
 
 
 def test_a_path_is_cut_on_the_left() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
-from textual.pilot import Pilot
 
 from backends.places import LOCAL
 from backends.redaction import LEFT_OUT, shown_argv
@@ -21,9 +20,10 @@ from backends.state import (
     UsageReport,
     UsageSample,
 )
+from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, until
-from tests.tui.looks import Look, MakeApp
+from tests.tui.helpers import screen_text, until
+from tests.tui.pictures import Snap, seen
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.dialog import ChoiceDialog
 from tui.model.process_words import (
@@ -191,25 +191,15 @@ def test_events_are_those_that_name_the_process() -> None:
     assert [one.number for one in events_of(WORKER, events)] == [1, 2]
 
 
-def cluster() -> ScriptedCluster:
+async def test_keys_describe_restart_and_kill_what_is_pointed_at(
+    started: Started, snap_compare: Snap
+) -> None:
     scripted = ScriptedCluster(scenes.homelab_serving())
     scripted.reports = [REPORT]
-    return scripted
-
-
-async def shown(pilot: Pilot[None]) -> None:
-    await settled(pilot)
-    await pilot.press("7")
-    await until(pilot, lambda: "controller" in screen_text(pilot.app))
-
-
-async def test_keys_describe_restart_and_kill_what_is_pointed_at(
-    make_app: MakeApp,
-) -> None:
-    scripted = cluster()
-    app = make_app(scripted)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await shown(pilot)
+    async with started(scripted) as (pilot, app, _):
+        await pilot.press("7")
+        await until(pilot, lambda: "controller" in screen_text(app))
+        await seen(snap_compare, pilot)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ProcessDialog))
         assert LEFT_OUT in screen_text(app)
@@ -231,7 +221,3 @@ async def test_keys_describe_restart_and_kill_what_is_pointed_at(
         await until(pilot, lambda: app.current_mode == "logs")
         followed = [w for w in app.workers if w.group == "usage" and w.is_running]
         assert not followed
-
-
-def test_machines_and_processes(look: Look) -> None:
-    look(cluster(), (120, 36), shown)

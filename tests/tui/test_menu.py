@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-import pytest
+from msgspec.structs import replace
 from textual.geometry import Region
 
 from tests.kit.console import Started
@@ -13,20 +12,15 @@ from tui.app.app import DllmApp
 from tui.dialogs.menu import MenuDialog, MenuEntry, place_of
 
 
-@pytest.mark.parametrize(
-    ("near", "place"),
-    [
+def test_it_stands_beside_what_it_is_about() -> None:
+    for near, place in (
         (Region(10, 5, 30, 2), (12, 7)),
         (Region(10, 20, 30, 1), (12, 8)),
         (Region(70, 5, 10, 2), (40, 7)),
         (Region(0, 2, 80, 20), (2, 3)),
         (Region(0, 16, 80, 8), (2, 4)),
-    ],
-)
-def test_it_stands_beside_what_it_is_about(
-    near: Region, place: tuple[int, int]
-) -> None:
-    assert place_of(near, (40, 12), (80, 24)) == place
+    ):
+        assert place_of(near, (40, 12), (80, 24)) == place
 
 
 def entries(app: DllmApp) -> dict[str, MenuEntry]:
@@ -40,7 +34,7 @@ async def opened(pilot: object, app: DllmApp) -> None:
 
 
 async def test_a_peer_and_what_cannot_be_done_with_it(started: Started) -> None:
-    async with started() as (pilot, app, _):
+    async with started() as (pilot, app, cluster):
         app._home.go_to("peers")
         app._home.peers.peer_list.select("nuc")
         await pilot.pause()
@@ -56,9 +50,30 @@ async def test_a_peer_and_what_cannot_be_done_with_it(started: Started) -> None:
         assert found["worker"].refusal[:20] in screen_text(app)
         await pilot.press(*"worker", "enter")
         assert isinstance(app.screen, MenuDialog)
+        # It does nothing with what is no longer selected.
+        await pilot.press("escape")
+        await opened(pilot, app)
+        await pilot.press(*"probe")
+        scene = scenes.homelab_serving()
+        left = tuple(peer for peer in scene.peers if peer.name != "nuc")
+        cluster.push(replace(scene, seq=9, peers=left))
+        await until(pilot, lambda: app.editor.peers == left)
+        await pilot.press("enter")
+        await until(pilot, lambda: toasts(app) == ["That is no longer selected"])
 
 
-async def test_enter_does_what_typing_found(started: Started) -> None:
+SUBJECTS = {
+    "layers": ("layer 0", "to A"),
+    "models": ("", "use"),
+    "traffic": ("", "export"),
+    "lab": ("Link to mini", "Wi-Fi"),
+    "machines": ("", "restart"),
+}
+
+
+async def test_enter_does_what_typing_found_and_each_screen_has_a_menu(
+    started: Started,
+) -> None:
     async with started() as (pilot, app, _):
         await pilot.press("left")
         assert app.editor.can_undo
@@ -71,35 +86,9 @@ async def test_enter_does_what_typing_found(started: Started) -> None:
         await opened(pilot, app)
         assert entries(app)["undo"].refusal == "nothing was changed"
         assert [*entries(app)][-1] in {"undo", "redo", "launch"}
-
-
-async def test_it_does_nothing_with_what_is_no_longer_selected(
-    started: Started,
-) -> None:
-    async with started() as (pilot, app, cluster):
-        app._home.go_to("peers")
-        app._home.peers.peer_list.select("nuc")
-        await pilot.pause()
-        await opened(pilot, app)
-        await pilot.press(*"probe")
-        scene = scenes.homelab_serving()
-        left = tuple(peer for peer in scene.peers if peer.name != "nuc")
-        cluster.push(msgspec.structs.replace(scene, seq=9, peers=left))
-        await until(pilot, lambda: app.editor.peers == left)
-        await pilot.press("enter")
-        await until(pilot, lambda: toasts(app) == ["That is no longer selected"])
-
-
-async def test_each_screen_has_a_menu(started: Started) -> None:
-    subjects = {
-        "layers": ("layer 0", "to A"),
-        "models": ("", "use"),
-        "traffic": ("", "export"),
-        "lab": ("Link to mini", "Wi-Fi"),
-        "machines": ("", "restart"),
-    }
-    async with started() as (pilot, app, _):
-        for mode, (subject, name) in subjects.items():
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.screen.is_modal)
+        for mode, (subject, name) in SUBJECTS.items():
             await app.action_show_mode(mode)
             await until(pilot, lambda: app.screen.focused)
             await opened(pilot, app)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backends.errors import HostError
 from backends.machines.agent import log_chunk
@@ -48,24 +48,19 @@ def near(at: float) -> object:
     return pytest.approx(at, rel=0, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("raw", "at", "text"),
-    [
+def test_a_line_tells_its_time_and_keeps_its_level() -> None:
+    for raw, at, text in (
         ("2026-11-27T12:00:01.500Z W late", NOON + 1.5, "W late"),
         ("2026-11-27 12:00:01,500 WARNING late", NOON + 1.5, "W late"),
         ("1.02.500.000 I srv  loaded", NOON - 8 + 62.5, "I srv  loaded"),
         ("Accepted client connection", NOON - 8, "Accepted client connection"),
         ("2026-13-45T99:00:01.500Z W odd", NOON - 8, "2026-13-45T99:00:01.500Z W odd"),
         *((line, NOON - 8, line) for line in IMPOSSIBLE),
-    ],
-)
-def test_a_line_tells_its_time_and_keeps_its_level(
-    raw: str, at: float, text: str
-) -> None:
-    line = LineClock("worker1", NOON - 8).line(raw)
-    assert line.at == near(at)
-    assert line.text == text
-    assert line.told is (text != raw)
+    ):
+        line = LineClock("worker1", NOON - 8).line(raw)
+        assert line.at == near(at), raw
+        assert line.text == text
+        assert line.told is (text != raw)
 
 
 def test_another_machines_clock_is_put_right() -> None:
@@ -152,7 +147,7 @@ async def test_what_starts_again_is_told_once_and_whole() -> None:
     told: list[str] = []
 
     async def more(started_at: float) -> None:
-        one = msgspec.structs.replace(process("w"), started_at=started_at)
+        one = replace(process("w"), started_at=started_at)
         found = await merged.more(ClusterSnapshot(processes=(one,)))
         told.extend(line.text for line in found)
 
@@ -210,15 +205,15 @@ async def test_new_lines_of_all_are_read_and_what_is_away_is_said_once() -> None
     texts["llama-server"] += "nished\n"
     found = [(line.process, line.text) for line in await log.more(snapshot)]
     assert found == [("llama-server@mini", "I unfinished")]
-    restarted = msgspec.structs.replace(snapshot.processes[0], started_at=NOON + 9)
-    snapshot = msgspec.structs.replace(snapshot, processes=(restarted,))
+    restarted = replace(snapshot.processes[0], started_at=NOON + 9)
+    snapshot = replace(snapshot, processes=(restarted,))
     texts["llama-server"] = "0.01.000.000 I again\n"
     found = [(line.process, line.text) for line in await log.more(snapshot)]
     assert found == [("llama-server@mini", "I again")]
     texts["llama-server"] += "0.02.000.000 I cut o"
     for state, told in (("RUNNING", []), ("EXITED", ["I cut o"]), ("EXITED", [])):
-        ended = msgspec.structs.replace(restarted, state=ProcessState[state])
-        snapshot = msgspec.structs.replace(snapshot, processes=(ended,))
+        ended = replace(restarted, state=ProcessState[state])
+        snapshot = replace(snapshot, processes=(ended,))
         assert [line.text for line in await log.more(snapshot)] == told, state
     only = MergedLog(read)
     lines = await only.more(snapshot, ["controller"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.content import Content
@@ -65,26 +64,11 @@ def test_who_alone_holds_a_model_stands_beside_its_name() -> None:
     assert [cell.strip() for cell in cells] == ["odd · on mini, nuc", "odd", "odd"]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "text"), [(0, "—"), (4096, "4096"), (8192, "8k"), (202_752, "198k")]
-)
-def test_contexts(tokens: int, text: str) -> None:
-    assert tokens_text(tokens) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "is_path"),
-    [
-        ("/m/a.gguf", True),
-        ("~/a", True),
-        ("./a", True),
-        ("a.gguf", True),
-        ("qwen", False),
-        ("", False),
-    ],
-)
-def test_paths_are_told_from_words(text: str, is_path: bool) -> None:
-    assert looks_like_path(text) == is_path
+def test_contexts_and_paths_are_told_from_words() -> None:
+    tokens = (0, 4096, 8192, 202_752)
+    assert [tokens_text(one) for one in tokens] == ["—", "4096", "8k", "198k"]
+    assert all(map(looks_like_path, ("/m/a.gguf", "~/a", "./a", "a.gguf")))
+    assert not any(map(looks_like_path, ("qwen", "")))
 
 
 def test_the_summary_counts() -> None:

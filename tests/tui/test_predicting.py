@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace as changed
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,7 +20,7 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
-from tests.tui.looks import Look, Size
+from tests.tui.pictures import NORMAL, SMALL, Snap, seen
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
@@ -54,7 +53,7 @@ def told_of(plan: Plan) -> str:
     return band_text(told)
 
 
-async def test_it_follows_a_drag_without_asking(started: Started) -> None:
+async def test_it_follows_a_drag_without_asking_and_answers(started: Started) -> None:
     async with started(homelab()) as (pilot, app, cluster):
         await predicts(pilot, app)
         bar, standing = app._home.split.bar, app._home.split.standing
@@ -72,11 +71,7 @@ async def test_it_follows_a_drag_without_asking(started: Started) -> None:
         assert bar.edit is drawn, "bar and figures follow in one paint"
         await pilot.mouse_up(bar, offset=(18, 1))
         assert len(cluster.called("speeds")) == 1
-
-
-async def test_a_finished_answer_is_learnt_from(started: Started) -> None:
-    async with started(homelab()) as (pilot, app, cluster):
-        await predicts(pilot, app)
+        # A finished answer is learnt from.
         before = edit_of(app).forecast
         cluster.pace = lambda plan: replace(scenes.pace(plan), noise=0.5)
         now = cluster.now
@@ -191,8 +186,9 @@ def test_a_device_with_next_to_nothing_left_is_tight(
 # --- looks ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["normal", "small"])
-def test_the_split_with_its_prediction(look: Look, size: Size) -> None:
+async def test_the_split_with_its_prediction(
+    started: Started, snap_compare: Snap
+) -> None:
     """One device is tight, another has too much."""
     cluster = homelab()
     now = cluster.now
@@ -203,11 +199,8 @@ def test_the_split_with_its_prediction(look: Look, size: Size) -> None:
     peers = (replace(p, devices=rooms.get(p.name, p.devices)) for p in now.peers)
     cluster.now = replace(now, peers=tuple(peers))
 
-    async def dragged(pilot: Pilot[None]) -> None:
-        app: Any = pilot.app
+    async with started(cluster) as (pilot, app, _):
         await predicts(pilot, app)
         app._home.split.bar.focus()
         await pilot.press("left", "left", "left", "left")
-        await pilot.pause()
-
-    look(cluster, size, dragged)
+        await seen(snap_compare, pilot, NORMAL, SMALL)

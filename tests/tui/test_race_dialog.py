@@ -22,7 +22,7 @@ from backends.state.races import (
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
-from tests.tui.looks import Look, Size
+from tests.tui.pictures import Snap, seen
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.model.contestants import offered, with_split
@@ -58,10 +58,14 @@ async def racing(
         yield pilot, app
 
 
-async def test_what_serves_races_the_plan_under_the_cursor(started: Started) -> None:
+async def test_what_serves_races_the_plan_under_the_cursor(
+    started: Started, snap_compare: Snap
+) -> None:
     cluster = homelab()
     async with racing(started, cluster) as (pilot, app):
-        await until(pilot, lambda: "B is 1.20 times as fast" in screen_text(app))
+        await until(pilot, lambda: "replays" in screen_text(app))
+        assert "B is 1.20 times as fast" in screen_text(app)
+        await seen(snap_compare, pilot)
         asked: RaceRequest = cluster.called("race")[0]
         one, two = asked.contestants
         assert one.plan == scenes.HOMELAB_PLAN
@@ -69,14 +73,10 @@ async def test_what_serves_races_the_plan_under_the_cursor(started: Started) -> 
         assert two.plan.server.draft == NGRAM_DRAFT
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, RaceDialog))
-
-
-async def test_escape_closes_the_stream_so_that_the_cluster_goes_back(
-    started: Started,
-) -> None:
-    cluster = homelab()
-    cluster.gate.clear()
-    async with racing(started, cluster) as (pilot, app):
+        # It closes the stream, so that the cluster goes back.
+        cluster.gate.clear()
+        cluster.calls.clear()
+        await begin(pilot, app)
         await until(pilot, lambda: "Air scatters." in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: cluster.called("race closed"))
@@ -136,39 +136,13 @@ PIECES = tuple(RacePiece(at / 10, "a") for at in range(1, 12))
 FIGURES = RaceFigures(tok_per_s=10.0, tokens=11, first_token_s=0.1)
 
 
-@pytest.mark.parametrize(
-    ("side", "at_s", "text"),
-    [
+def test_a_side_tells_what_it_does() -> None:
+    answering = RaceSide(name="now", stage=RaceStage.ANSWERING, pieces=PIECES)
+    done = RaceSide(name="now", stage=RaceStage.DONE, figures=FIGURES, pieces=PIECES)
+    for side, at_s, text in (
         (RaceSide(name="now"), None, "waits for its turn"),
-        (
-            RaceSide(name="now", stage=RaceStage.ANSWERING, pieces=PIECES),
-            None,
-            "answers · 10.0 tok/s",
-        ),
-        (
-            RaceSide(name="now", stage=RaceStage.DONE, figures=FIGURES),
-            None,
-            "10.0 tok/s · first token 0.10 s · 11 tokens",
-        ),
-        (
-            RaceSide(name="now", stage=RaceStage.DONE, figures=FIGURES, pieces=PIECES),
-            0.55,
-            "0.55 s · 5 pieces · 10.0 tok/s",
-        ),
-    ],
-)
-def test_a_side_tells_what_it_does(
-    side: RaceSide, at_s: float | None, text: str
-) -> None:
-    assert doing_text(side, at_s) == text
-
-
-@pytest.mark.parametrize("size", [(120, 36)], ids=["120x36"])
-def test_look_of_a_race(look: Look, size: Size) -> None:
-    async def raced(pilot: Pilot[None]) -> None:
-        app = pilot.app
-        assert isinstance(app, DllmApp)
-        await begin(pilot, app)
-        await until(pilot, lambda: "replays" in screen_text(app))
-
-    look(homelab(), size, raced)
+        (answering, None, "answers · 10.0 tok/s"),
+        (done, None, "10.0 tok/s · first token 0.10 s · 11 tokens"),
+        (done, 0.55, "0.55 s · 5 pieces · 10.0 tok/s"),
+    ):
+        assert doing_text(side, at_s) == text

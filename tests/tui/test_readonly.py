@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backends.client.client import ControllerClient
-from backends.client.http import ASKING, ClientFacts, require_allowed
+from backends.client.http import ASKING, ClientFacts
 from backends.controller.lock import lock_holder
 from backends.paths import user_paths
 from tests.kit.console import Started
@@ -40,7 +40,9 @@ def acted(app: DllmApp) -> list[str]:
     return [name for name, _ in app.cluster.calls if name not in harmless]  # type: ignore[attr-defined]
 
 
-async def test_it_says_so_and_offers_nothing_that_acts(started: Started) -> None:
+async def test_keys_that_act_are_not_offered_and_refused_in_one_sentence(
+    started: Started,
+) -> None:
     async with started(readonly=True) as (pilot, app, _):
         assert "read-only" in screen_text(app).splitlines()[0]
         await pilot.press("left")
@@ -49,16 +51,19 @@ async def test_it_says_so_and_offers_nothing_that_acts(started: Started) -> None
         assert "l launch" not in bar
         assert "s stop" not in bar
         assert "u undo" in bar, "a plan may be drawn up"
-
-
-async def test_keys_that_act_are_refused_in_one_sentence(started: Started) -> None:
-    async with started(readonly=True) as (pilot, app, _):
-        await pilot.press("left")
         for count, key in enumerate("ls", 1):
             await pilot.press(key)
             await until(pilot, lambda: toasts(app) == [REFUSED] * count)  # noqa: B023
             assert len(app.screen_stack) == 1, "nothing is asked first"
-            assert acted(app) == []
+        await pilot.press("colon")
+        await until(pilot, lambda: isinstance(app.screen, FinderDialog))
+        await pilot.press(*"launch")
+        await until(pilot, lambda: "refused: read-only" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: toasts(app) == [REFUSED] * 3)
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running or app._exit)
+        assert acted(app) == []
 
 
 async def test_peers_and_links_stay_as_they_are(started: Started) -> None:
@@ -75,24 +80,6 @@ async def test_peers_and_links_stay_as_they_are(started: Started) -> None:
         await pilot.press("w", "right", "c", "A", "C")
         assert acted(app) == []
         assert set(toasts(app)) == {REFUSED}
-
-
-async def test_leaving_asks_nothing_and_ends_nothing(started: Started) -> None:
-    async with started(readonly=True) as (pilot, app, _):
-        await pilot.press("q")
-        await until(pilot, lambda: not app.is_running or app._exit)
-        assert acted(app) == []
-
-
-async def test_what_is_found_says_that_it_is_refused(started: Started) -> None:
-    async with started(readonly=True) as (pilot, app, _):
-        await pilot.press("colon")
-        await until(pilot, lambda: isinstance(app.screen, FinderDialog))
-        await pilot.press(*"launch")
-        await until(pilot, lambda: "refused: read-only" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: REFUSED in toasts(app))
-        assert acted(app) == []
 
 
 async def test_others_act_as_before(started: Started) -> None:
@@ -120,12 +107,3 @@ async def test_where_nothing_runs_it_says_so_and_starts_nothing(
     ASKING.reset(token)
     assert not paths.runtime_dir.exists()
     assert lock_holder(paths.lock) is None
-
-
-def test_speeds_and_best_plans_may_be_asked_for() -> None:
-    token = ASKING.set(ClientFacts(readonly=True))
-    try:
-        for target in ("/v1/speeds?cluster=x", "/v1/best"):
-            require_allowed("POST", target)
-    finally:
-        ASKING.reset(token)

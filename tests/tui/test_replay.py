@@ -19,7 +19,7 @@ from backends.paths import user_paths
 from backends.state import ClusterSnapshot, MarkKind
 from tests.kit.console import Started
 from tests.tui.helpers import resize, screen_text, settled, toasts, until
-from tests.tui.looks import Look
+from tests.tui.pictures import Snap, seen
 from tui.app.replay_app import REFUSAL, ReplayApp
 from tui.model.trends import TrendTrack
 from tui.widgets.replay_bar import ReplayBar, moment
@@ -91,11 +91,14 @@ async def test_keys_go_to_any_moment(
 
 
 async def test_what_was_told_then_is_shown_and_nothing_later(
-    make_replay: Callable[..., ReplayApp], player: RecordPlayer
+    make_replay: Callable[..., ReplayApp], player: RecordPlayer, snap_compare: Snap
 ) -> None:
     app = make_replay()
     async with shown(app) as pilot:
         await pilot.press("space")
+        app.seek(fault_of(player))
+        await until(pilot, lambda: "What is a split?" in screen_text(app))
+        await seen(snap_compare, pilot)
         for at_s in (player.duration_s, 0.5, fault_of(player) + 0.3):
             app.seek(at_s)
             await pilot.pause()
@@ -112,6 +115,8 @@ async def test_what_was_told_then_is_shown_and_nothing_later(
 
 async def test_nothing_acts_and_a_sentence_says_why(
     make_replay: Callable[..., ReplayApp],
+    player: RecordPlayer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app = make_replay()
     async with shown(app) as pilot:
@@ -125,21 +130,15 @@ async def test_nothing_acts_and_a_sentence_says_why(
         await until(pilot, lambda: toasts(app) == [REFUSAL] * 2)
         await pilot.press("colon", "a", " ", "b")
         assert "a b" in screen_text(app), "what is typed is not taken"
-
-
-async def test_a_record_that_cannot_be_understood_is_no_crash(
-    make_replay: Callable[..., ReplayApp],
-    player: RecordPlayer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    app = make_replay()
-    async with shown(app) as pilot:
+        await pilot.press("escape")
+        app.clear_notifications()
 
         def broken(at_s: float, cluster: str) -> ClusterSnapshot | None:
             raise DllmError("A part of this record is not understood")
 
         monkeypatch.setattr(player.record, "snapshot", broken)
         await pilot.press("space", "right", "right")
+        # What cannot be understood is no crash.
         said = ["A part of this record is not understood"]
         await until(pilot, lambda: toasts(app) == said)
 
@@ -156,28 +155,14 @@ def test_curves_are_the_same_wherever_one_comes_from(player: RecordPlayer) -> No
     assert kept.workers["worker1"].series(1) == whole.workers["worker1"].series(1)
 
 
-def test_it_looks_as_it_did(
-    look: Look, make_replay: Callable[..., ReplayApp], player: RecordPlayer
-) -> None:
-    async def at_the_fault(pilot: Pilot[None]) -> None:
-        app = pilot.app
-        assert isinstance(app, ReplayApp)
-        await settled(pilot)
-        player.play(False)
-        app.seek(fault_of(player))
-        await until(pilot, lambda: "What is a split?" in screen_text(app))
-
-    look(make_replay(), SIZE, at_the_fault)
-
-
 # --- recording, from the console ----------------------------------------------------
 
 
 class Records:
     """Says what it was asked."""
 
-    def __init__(self, why: str = "") -> None:
-        self.file, self.why = "", why
+    def __init__(self) -> None:
+        self.file, self.ended = "", asyncio.Event()
         self.calls: list[object] = []
 
     def begin(self, *, size: tuple[int, int], words: bool) -> None:
@@ -185,33 +170,28 @@ class Records:
         self.file = "/tmp/record.jsonl.gz"
 
     async def follow(self) -> str:
-        return self.why
+        await self.ended.wait()
+        return "No space left on device"
 
     async def end(self) -> str:
         self.file = ""
         return "/tmp/record.jsonl.gz (3 s, 1 KiB)"
 
 
-async def test_a_key_begins_and_ends_a_record(started: Started) -> None:
+async def test_a_key_begins_and_ends_a_record_that_may_end_by_itself(
+    started: Started,
+) -> None:
     records = Records()
     async with started(records=records) as (pilot, app, _):
-        records.follow = _waits  # type: ignore[method-assign]
-        await pilot.press("f9", "w")
-        await until(pilot, lambda: "● rec" in screen_text(app).splitlines()[0])
-        assert records.calls == [(SIZE, False)]
-        await pilot.press("f9")
-        await until(pilot, lambda: "● rec" not in screen_text(app))
-        assert toasts(app)[-1] == "Recorded /tmp/record.jsonl.gz (3 s, 1 KiB)"
-
-
-async def _waits() -> str:
-    await asyncio.Event().wait()
-    return ""
-
-
-async def test_a_record_that_ends_by_itself_says_why(started: Started) -> None:
-    records = Records("No space left on device")
-    records.begin(size=SIZE, words=True)
-    async with started(records=records) as (pilot, app, _):
+        for n_records in (1, 2):
+            await pilot.press("f9", "w")
+            await until(pilot, lambda: "● rec" in screen_text(app).splitlines()[0])
+            assert records.calls == [(SIZE, False)] * n_records
+            if n_records == 1:
+                await pilot.press("f9")
+                await until(pilot, lambda: "● rec" not in screen_text(app))
+                recorded = "Recorded /tmp/record.jsonl.gz (3 s, 1 KiB)"
+                assert toasts(app)[-1] == recorded
+        records.ended.set()
         await until(pilot, lambda: "No space left" in str(toasts(app)))
         assert "● rec" not in screen_text(app)

@@ -15,7 +15,7 @@ from backends.errors import DllmError
 from backends.paths import Paths
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.helpers import resize, screen_text, settled, toasts, until
 from tests.tui.looks import MakeApp
 from tests.tui.peering import on_peers
 from tests.tui.scripted import ScriptedCluster
@@ -80,50 +80,16 @@ def done(app: DllmApp, name: str) -> Callable[[], bool]:
     return lambda: f"{name} is set" in screen_text(app)
 
 
-async def test_a_setting_is_written_and_comments_stay(
-    app: DllmApp, paths: Paths
-) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
-        shown = screen_text(app)
-        assert "workers                        3" in shown
-        assert "config.toml:2" in shown
-        await put(pilot, "ctx_size", "8192")
-        await until(pilot, done(app, "ctx_size"))
-        assert "takes effect for the next model picked" in screen_text(app)
-        await put(pilot, "workers", "4")
-        await until(pilot, done(app, "workers"))
-        assert load_config(paths).ctx_size == 8192
-        text = paths.config_file.read_text()
-        assert text.startswith("# mine\nworkers = 4  # as many as cores\n")
-        await put(pilot, "workers", "")
-        await until(pilot, lambda: "workers is at its default" in screen_text(app))
-        assert load_config(paths).workers == 2
-
-
-async def test_a_launch_right_after_goes_by_what_was_changed(
+async def test_a_setting_is_written_or_refused_and_comments_stay(
     app: DllmApp, paths: Paths
 ) -> None:
     cluster = app.cluster
     assert isinstance(cluster, ScriptedCluster)
     async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
-        await put(pilot, "ctx_size", "8192")
-        await until(pilot, done(app, "ctx_size"))
-        assert len(cluster.called("settings_taken")) == 1
-        cluster.errors["settings_taken"] = DllmError("It did not answer within 5 s")
-        await put(pilot, "workers", "4")
-        await until(pilot, done(app, "workers"))
-        assert load_config(paths).workers == 4
-        await until(pilot, lambda: toasts(app))
-        assert "has not applied this yet: It did not answer" in toasts(app)[-1]
-
-
-async def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
-    app: DllmApp, paths: Paths
-) -> None:
-    async with app.run_test(size=SIZE) as pilot:
         dialog = await opened(pilot)
+        shown = screen_text(app)
+        assert "workers                        3" in shown
+        assert "config.toml:2" in shown
         for name, text, sentence in (
             ("workers", "99", "workers cannot be 99. Allowed: a number, 1 to 16"),
             ("workers", "many", "workers cannot be 'many'"),
@@ -135,6 +101,21 @@ async def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
             assert dialog.focused is dialog.query_one("#settings-text")
             await pilot.press("escape")
         assert paths.config_file.read_text() == GIVEN
+        await put(pilot, "ctx_size", "8192")
+        await until(pilot, done(app, "ctx_size"))
+        assert "takes effect for the next model picked" in screen_text(app)
+        assert len(cluster.called("settings_taken")) == 1
+        cluster.errors["settings_taken"] = DllmError("It did not answer within 5 s")
+        await put(pilot, "workers", "4")
+        await until(pilot, done(app, "workers"))
+        assert load_config(paths).ctx_size == 8192
+        text = paths.config_file.read_text()
+        assert text.startswith("# mine\nworkers = 4  # as many as cores\n")
+        await until(pilot, lambda: toasts(app))
+        assert "has not applied this yet: It did not answer" in toasts(app)[-1]
+        await put(pilot, "workers", "")
+        await until(pilot, lambda: "workers is at its default" in screen_text(app))
+        assert load_config(paths).workers == 2
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is not dialog)
 
@@ -183,6 +164,10 @@ async def test_the_mouse_picks_and_help_is_at_hand(app: DllmApp) -> None:
         assert "Settings" in screen_text(app)
         await pilot.press("escape", "down")
         assert dialog.selected.name == Config.__struct_fields__[row("ctx_size") + 1]
+        await resize(pilot, 60, 18)
+        field = dialog.query_one("#settings-text")
+        assert dialog.region.contains_region(field.region)
+        assert field.region.height == 1
 
 
 async def test_a_file_with_a_slip_is_told_of(app: DllmApp, paths: Paths) -> None:
@@ -193,14 +178,6 @@ async def test_a_file_with_a_slip_is_told_of(app: DllmApp, paths: Paths) -> None
         await until(pilot, lambda: toasts(app))
         assert "line 1: workers cannot be 'x'" in toasts(app)[-1]
         assert not isinstance(app.screen, SettingsDialog)
-
-
-async def test_the_value_has_room_at_the_least_size(app: DllmApp) -> None:
-    async with app.run_test(size=(60, 18)) as pilot:
-        dialog = await opened(pilot)
-        field = dialog.query_one("#settings-text")
-        assert dialog.region.contains_region(field.region)
-        assert field.region.height == 1
 
 
 async def test_how_data_go_to_a_peer_is_set_from_the_peers(

@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from backends.errors import EngineError
 from backends.split.layout import with_counts
@@ -29,7 +29,7 @@ def engine_says(plan: Plan, more_mib: int = 100) -> PlanMemory:
     loads = device_loads(scenes.DEMO, plan.split, plan.ctx_size, head=plan.head)
     return PlanMemory(
         devices=tuple(
-            msgspec.structs.replace(
+            replace(
                 load.memory,
                 compute_bytes=load.compute_bytes + more_mib * MIB,
                 source=MemorySource.ENGINE,
@@ -62,7 +62,7 @@ def test_an_answer_settles_its_plan_and_teaches_the_next(editor: PlanEditor) -> 
     assert edit is not None
     assert {load.source for load in edit.loads} == {MemorySource.ENGINE}
     split = with_counts(edit.split, (0, 5, 8))
-    plan = msgspec.structs.replace(scenes.DEMO_PLAN, split=split)
+    plan = replace(scenes.DEMO_PLAN, split=split)
     moved = dataclasses.replace(edit, plan=plan)
     assert {load.source for load in moved.loads} == {MemorySource.PREDICTED}
     plain = dataclasses.replace(before, plan=plan)
@@ -72,7 +72,7 @@ def test_an_answer_settles_its_plan_and_teaches_the_next(editor: PlanEditor) -> 
 
 def test_answers_for_other_arguments_are_not_used(editor: PlanEditor) -> None:
     editor.settle(scenes.DEMO_PLAN, engine_says(scenes.DEMO_PLAN))
-    other = msgspec.structs.replace(scenes.DEMO_PLAN, extra_args=("-ctk", "q8_0"))
+    other = replace(scenes.DEMO_PLAN, extra_args=("-ctk", "q8_0"))
     editor.put(other, scenes.DEMO)
     assert editor.unsettled == other
     assert editor.edit is not None
@@ -109,9 +109,9 @@ def test_the_tick_is_for_what_was_checked(off_mib: int, tone: str, part: str) ->
         for memory in told.devices
     )
     assert snapshot.measured is not None
-    found = msgspec.structs.replace(snapshot.measured, buffers=measured)
+    found = replace(snapshot.measured, buffers=measured)
     editor = PlanEditor()
-    editor.take(msgspec.structs.replace(snapshot, measured=found, model=scenes.DEMO))
+    editor.take(replace(snapshot, measured=found, model=scenes.DEMO))
     assert (
         "memory as measured" in verdict(editor.edit, editor.plan, editor.snapshot).text
     )
@@ -132,6 +132,12 @@ async def test_a_plan_at_rest_is_asked_about(make_app: Callable[..., DllmApp]) -
         await pilot.press("left")
         await until(pilot, lambda: len(cluster.called("memory")) == 2)
         assert cluster.called("memory")[1].split != cluster.called("memory")[0].split
+        cluster.errors["memory"] = EngineError("No tool")
+        await pilot.press("left")
+        await until(pilot, lambda: "memory predicted (No tool" in screen_text(app))
+        await pilot.pause()
+        assert len(cluster.called("memory")) == 3
+        assert not list(app.event_log), "an error is no toast"
 
 
 @pytest.mark.usefixtures("quick")
@@ -159,21 +165,9 @@ async def test_a_move_ends_the_question_about_the_plan_before(
         assert ended == asked[:1]
 
 
-@pytest.mark.usefixtures("quick")
-async def test_an_error_is_no_toast(make_app: Callable[..., DllmApp]) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    cluster.errors["memory"] = EngineError("No tool")
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until(pilot, lambda: "memory predicted (No tool" in screen_text(app))
-        await pilot.pause()
-        assert len(cluster.called("memory")) == 1
-        assert not list(app.event_log)
-
-
 def test_a_plan_asked_for_by_names_can_lie_on_the_desk() -> None:
     asked = Ask(model="m.gguf", split={"worker1/CPU": 6, "worker2/CPU": 7})
-    plan = msgspec.structs.replace(scenes.DEMO_PLAN, asked=asked)
+    plan = replace(scenes.DEMO_PLAN, asked=asked)
     made = PlanEditor()
     made.take(scenes.idle())
     made.put(plan, scenes.DEMO)

@@ -47,9 +47,6 @@ class SliderApp(ConsoleApp):
         return [value for value, final in self.changes if final]
 
 
-SIZE = (100, 10)
-
-
 def x_of(slider: Slider, value: float) -> int:
     span = slider.track_width - 1
     return LABEL_WIDTH + round(slider.scale.fraction(value) * span)
@@ -64,7 +61,7 @@ async def sliding(
     *, held: bool = False
 ) -> AsyncIterator[tuple[SliderApp, Slider, Pilot[None]]]:
     app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=(100, 10)) as pilot:
         if held:
             await grab(pilot, app.slider)
         yield app, app.slider, pilot
@@ -73,7 +70,7 @@ async def sliding(
 # --- mouse --------------------------------------------------------------------
 
 
-async def test_drag() -> None:
+async def test_drag_also_outside_the_slider() -> None:
     async with sliding(held=True) as (app, slider, pilot):
         assert app.mouse_captured is slider
         assert slider.dragging
@@ -81,24 +78,15 @@ async def test_drag() -> None:
             await pilot.hover(slider, offset=(x_of(slider, value), 0))
             slider.show_value(1)
             assert slider.value == pytest.approx(value, rel=0.15), "news leave it"
+        for x, value in ((0, 0), (99, 500)):
+            await pilot.hover(offset=(x, 8))
+            assert slider.value == value
         assert app.finals == []
-        await pilot.mouse_up(slider, offset=(x_of(slider, 50), 0))
+        await pilot.mouse_up(offset=(99, 8))
         assert app.mouse_captured is None
         assert not slider.dragging
-        value = slider.value
         await pilot.hover(slider, offset=(70, 0))
-        assert slider.value == value
-        assert app.finals == [value]
-
-
-async def test_drag_goes_on_outside_the_slider() -> None:
-    async with sliding(held=True) as (app, slider, pilot):
-        await pilot.hover(offset=(99, 8))
         assert slider.value == 500
-        await pilot.hover(offset=(0, 8))
-        assert slider.value == 0
-        await pilot.hover(offset=(99, 8))
-        await pilot.mouse_up(offset=(99, 8))
         assert app.finals == [500]
 
 
@@ -117,34 +105,24 @@ async def test_escape_ends_a_drag_where_it_began() -> None:
         assert app.finals == [3]
 
 
-@pytest.mark.parametrize("button", [2, 3])
-async def test_other_buttons_drag_nothing(button: int) -> None:
+async def test_only_a_click_on_the_track_jumps() -> None:
     async with sliding() as (app, slider, pilot):
-        at = (50, 0)
-        await pilot._post_mouse_events([events.MouseDown], slider, at, button=button)
-        assert app.mouse_captured is None
-        await pilot.hover(slider, offset=(20, 0))
-        assert app.changes == []
-
-
-async def test_a_click_jumps_on_the_track_alone() -> None:
-    async with sliding() as (app, slider, pilot):
+        for button in (2, 3):
+            down = [events.MouseDown]
+            await pilot._post_mouse_events(down, slider, (50, 0), button=button)
+            assert app.mouse_captured is None
+            await pilot.hover(slider, offset=(20, 0))
         for x in (2, 97):
             await pilot.click(slider, offset=(x, 0))
-        assert app.changes == []
-        await pilot.click(slider, offset=(x_of(slider, 20), 0))
-        assert slider.value == pytest.approx(20, rel=0.1)
-        assert app.finals == [slider.value]
-
-
-async def test_a_grab_without_a_move_keeps_a_value_between_two_steps() -> None:
-    async with sliding() as (app, slider, pilot):
         slider.show_value(7.3)
         await grab(pilot, slider)
         await pilot.hover(slider, offset=(slider.thumb_x, 0))
         await pilot.mouse_up(slider, offset=(slider.thumb_x, 0))
-        assert slider.value == 7.3
+        assert slider.value == 7.3, "between two steps, and not moved"
         assert app.changes == []
+        await pilot.click(slider, offset=(x_of(slider, 20), 0))
+        assert slider.value == pytest.approx(20, rel=0.1)
+        assert app.finals == [slider.value]
 
 
 # --- keys ---------------------------------------------------------------------
@@ -175,36 +153,21 @@ async def test_keys() -> None:
             await pilot.press(*keys)
             assert slider.value == pytest.approx(value), keys
         assert all(final for _, final in app.changes)
-
-
-@pytest.mark.parametrize(
-    ("keys", "value"),
-    [
-        (["left"], 1000),
-        (["equals_sign", "0", "enter"], inf),
-        (["equals_sign", "3", "0", "enter"], 30),
-    ],
-)
-async def test_a_scale_with_no_limit_at_its_end(keys: list[str], value: float) -> None:
-    app = SliderApp(RATE)
-    async with app.run_test(size=SIZE) as pilot:
-        assert "no limit" in text_of(app.slider)
-        await pilot.press(*keys)
-        assert app.slider.value == value
-
-
-async def test_a_number_being_typed_shows() -> None:
-    async with sliding() as (_, slider, pilot):
         await pilot.press("equals_sign", "1", "2")
         assert "12▏ms" in text_of(slider)
 
 
-# --- picture and scale ----------------------------------------------------------
-
-
-async def test_the_line_is_as_wide_as_the_slider() -> None:
+async def test_a_scale_with_no_limit_at_its_end_in_any_width() -> None:
     app = SliderApp(RATE)
     async with app.run_test(size=(100, 4)) as pilot:
+        assert "no limit" in text_of(app.slider)
+        for keys, value in (
+            ("left", 1000),
+            ("equals_sign 0 enter", inf),
+            ("equals_sign 3 0 enter", 30),
+        ):
+            await pilot.press(*keys.split())
+            assert app.slider.value == value
         for width in (20, 26, 27, 40, 56, 80, 160):
             await resize(pilot, width, 4)
             await until(pilot, lambda: app.slider.size.width == width)  # noqa: B023
@@ -213,6 +176,9 @@ async def test_the_line_is_as_wide_as_the_slider() -> None:
                 (line,) = app.slider.lines()
                 assert line.cell_length == width
                 assert line.text.count("●") == (width >= 27)
+
+
+# --- scale ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [LATENCY, RATE])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import msgspec
-import pytest
+from msgspec.structs import replace
 
 from backends.state import ClusterSnapshot, MemorySource
 from tests.kit.console import Started
@@ -21,7 +18,7 @@ from tui.widgets.sources import CHECKED, PREDICTED, predicted, style_of, tick_of
 
 
 def unmeasured() -> ClusterSnapshot:
-    return msgspec.structs.replace(scenes.homelab_serving(), measured=None)
+    return replace(scenes.homelab_serving(), measured=None)
 
 
 def test_the_sign_takes_from_the_padding() -> None:
@@ -32,42 +29,32 @@ def test_the_sign_takes_from_the_padding() -> None:
     assert told("9.7 GiB", None) == "9.7 GiB"
 
 
-async def test_each_source_has_a_look_of_its_own(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test():
-        palette = palette_from(app.theme_variables)
-        looks = {(tick_of(s), str(style_of(s, palette))) for s in MemorySource}
-        assert len(looks) == len(MemorySource)
+def test_each_source_has_a_look_of_its_own(make_app: MakeApp) -> None:
+    palette = palette_from(make_app().theme_variables)
+    looks = {(tick_of(s), str(style_of(s, palette))) for s in MemorySource}
+    assert len(looks) == len(MemorySource)
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "sign", "style"),
-    [(unmeasured, PREDICTED, "dim"), (scenes.homelab_serving, CHECKED, "strong")],
-)
-async def test_memory_of_the_split_shown(
-    started: Started, snapshot: Callable[[], ClusterSnapshot], sign: str, style: str
-) -> None:
+async def test_memory_of_the_split_shown(started: Started) -> None:
     """In the pane's title, its table and its bar, and beside each peer."""
-    async with started(snapshot(), size=(160, 40)) as (_, app, _):
-        table = text_of(app.query_one(LoadTable))
-        assert all(row.endswith(f" {sign}") for row in table.splitlines()[1:])
-        under = text_of(app._home.split.bar).splitlines()[-1]
-        assert under.count(sign) == 3
-        peers = app.query_one(PeerList)
-        is_predicted = sign == PREDICTED
-        assert ("~9.8/55 GiB" in text_of(peers)) is is_predicted
-        assert ("· ~" in str(app._home.split.border_title)) is is_predicted
-        wanted = getattr(palette_from(app.theme_variables), style)
-        parts = [
-            part for row in peers.lines() for part in row if "/55 GiB" in part.text
-        ]
-        assert [(p.style.color, p.style.bold) for p in parts if p.style] == [
-            (wanted.color, wanted.bold)
-        ]
-
-
-async def test_the_lab_tells_predicted_from_measured(started: Started) -> None:
-    async with started(size=(160, 40)) as (pilot, app, _):
+    async with started(unmeasured(), size=(160, 40)) as (pilot, app, cluster):
+        for sign, style in ((PREDICTED, "dim"), (CHECKED, "strong")):
+            table = text_of(app.query_one(LoadTable))
+            assert all(row.endswith(f" {sign}") for row in table.splitlines()[1:])
+            under = text_of(app._home.split.bar).splitlines()[-1]
+            assert under.count(sign) == 3
+            peers = app.query_one(PeerList)
+            is_predicted = sign == PREDICTED
+            assert ("~9.8/55 GiB" in text_of(peers)) is is_predicted
+            assert ("· ~" in str(app._home.split.border_title)) is is_predicted
+            wanted = getattr(palette_from(app.theme_variables), style)
+            parts = [p for row in peers.lines() for p in row if "/55 GiB" in p.text]
+            assert [(p.style.color, p.style.bold) for p in parts if p.style] == [
+                (wanted.color, wanted.bold)
+            ]
+            measured = replace(scenes.homelab_serving(), seq=9)
+            cluster.push(measured)
+            await until(pilot, lambda: app.editor.snapshot is measured)  # noqa: B023
         await pilot.press("f4")
         line = app.screen.query_one(LabSpeedLine)
         line.speeds = Speeds(predicted=11.5, measured=8.8, plain=135.0, added_ms=40.0)

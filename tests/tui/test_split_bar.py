@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from textual import events
 from textual.app import ComposeResult
 from textual.pilot import Pilot
@@ -29,7 +29,7 @@ IDS = tuple(device.id for device in DEVICES)
 
 def plan_of(*layers: int, ids: tuple[str, ...] = IDS) -> Plan:
     split = make_split(47, ids[: len(layers)], layers)
-    return msgspec.structs.replace(scenes.HOMELAB_PLAN, split=split)
+    return replace(scenes.HOMELAB_PLAN, split=split)
 
 
 def homelab(*devices: Device) -> ClusterSnapshot:
@@ -45,7 +45,7 @@ class BarApp(Stage):
         self.editor = PlanEditor()
         self.editor.take(homelab(*DEVICES))
         if runs:
-            self.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+            self.editor.take(replace(scenes.homelab_serving(), seq=9))
         elif plan is not None:
             self.editor.put(plan, scenes.GLM)
         self.bar = SplitBar(self.editor, id="bar")
@@ -66,6 +66,13 @@ class BarApp(Stage):
         self.changes.append((self.editor.edit.counts, not self.editor.dragging))
         # As the console does when it is told.
         self.bar.follow()
+
+    def begin(self, *layers: int) -> None:
+        """Again, with a split that nobody changed."""
+        self.editor.put(plan_of(*layers), scenes.GLM)
+        self.bar.follow()
+        self.bar.picked = 0
+        self.changes.clear()
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -217,73 +224,64 @@ async def test_drag_moves_the_boundary_and_counts_when_let_go() -> None:
         assert app.layers == (26, 8, 14), "a drag is one step"
 
 
-@pytest.mark.parametrize(
-    ("at", "layers"), [((20, 9), None), ((99, 1), (34, 0, 14)), ((99, 9), (34, 0, 14))]
-)
-async def test_drag_goes_on_outside_the_bar_and_stops_at_neighbours(
-    at: tuple[int, int], layers: tuple[int, ...] | None
-) -> None:
-    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
-        there = bar.geometry.position_at(0, at[0])
-        await pilot.hover(offset=at)
-        await pilot.mouse_up(offset=at)
-        assert app.finals == [layers or (there, 34 - there, 14)]
-        assert app.mouse_captured is None
-        assert not bar.dragging
-
-
-async def test_escape_ends_a_drag_where_it_began() -> None:
-    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
-        await pilot.hover(bar, offset=(20, 1))
-        assert app.layers != (26, 8, 14)
-        await pilot.press("escape")
-        assert app.layers == (26, 8, 14)
-        assert app.mouse_captured is None
-        await pilot.hover(bar, offset=(40, 1))
-        await pilot.mouse_up(bar, offset=(40, 1))
-        assert app.layers == (26, 8, 14)
-        assert app.finals[-1] == (26, 8, 14)
-        assert not app.editor.can_undo
-
-
-@pytest.mark.parametrize("button", [2, 3])
-async def test_other_buttons_drag_nothing(button: int) -> None:
+async def test_drag_goes_on_outside_the_bar_and_stops_at_neighbours() -> None:
     async with bar_of(26, 8, 14) as (app, bar, pilot):
-        at = (bar.handle_x, 1)
-        await pilot._post_mouse_events([events.MouseDown], bar, at, button=button)
-        assert app.mouse_captured is None
-        await pilot.hover(bar, offset=(20, 1))
-        assert app.layers == (26, 8, 14)
-        assert app.changes == []
+        there = bar.geometry.position_at(0, 20)
+        for at, layers in (
+            ((20, 9), (there, 34 - there, 14)),
+            ((99, 1), (34, 0, 14)),
+            ((99, 9), (34, 0, 14)),
+        ):
+            app.begin(26, 8, 14)
+            await grab(pilot, bar)
+            await pilot.hover(offset=at)
+            await pilot.mouse_up(offset=at)
+            assert app.finals == [layers]
+            assert app.mouse_captured is None
+            assert not bar.dragging
 
 
-async def test_resize_in_mid_drag_keeps_dragging() -> None:
+async def test_escape_a_dialog_or_a_lost_release_end_a_drag_where_it_began() -> None:
+    """Moves still in the queue when the capture is lost change nothing."""
+    async with bar_of(26, 8, 14) as (app, bar, pilot):
+        for end in (
+            lambda: pilot.press("escape"),
+            lambda: app.push_screen(ModalScreen()),
+            lambda: pilot.pause(),
+        ):
+            await grab(pilot, bar)
+            await pilot.hover(bar, offset=(20, 1))
+            assert app.layers != (26, 8, 14)
+            await end()
+            if bar.dragging:
+                app.capture_mouse(None)
+            await pilot.pause()
+            assert app.mouse_captured is None
+            assert not bar.dragging
+            if app.screen.is_modal:
+                await app.pop_screen()
+            await pilot.hover(bar, offset=(40, 1))
+            await pilot.mouse_up(bar, offset=(40, 1))
+            assert app.layers == (26, 8, 14)
+            assert app.finals[-1] == (26, 8, 14)
+            assert not app.editor.can_undo
+
+
+async def test_news_and_a_resize_in_mid_drag_leave_it_alone() -> None:
     async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(bar, offset=(x_of(bar, 20), 1))
+        fuller = replace(scenes.MINI, free_bytes=scenes.GIB)
+        app.editor.take(homelab(scenes.STUDIO, fuller, scenes.BOX))
+        bar.follow()
+        assert bar.dragging
+        assert app.layers == (20, 14, 14)
+        assert bar.edit is not None
+        assert bar.edit.misfits == {"mini/MTL0"}
         await resize(pilot, 70, 12)
         assert bar.dragging
         assert app.mouse_captured is bar
         await drop(pilot, bar, 15)
         assert app.finals == [(15, 19, 14)]
-
-
-async def test_a_dialog_in_mid_drag_puts_the_boundary_back() -> None:
-    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
-        await pilot.hover(bar, offset=(20, 1))
-        await app.push_screen(ModalScreen())
-        await pilot.pause()
-        assert app.mouse_captured is None
-        assert not bar.dragging
-        assert app.layers == (26, 8, 14)
-
-
-async def test_a_lost_release_cannot_make_the_handle_jump() -> None:
-    """Moves still in the queue when the capture is lost change nothing."""
-    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
-        await pilot.hover(bar, offset=(60, 1))
-        app.capture_mouse(None)
-        await pilot.hover(bar, offset=(8, 1))
-        assert app.layers == (26, 8, 14)
 
 
 async def test_a_release_outside_the_window_is_noticed() -> None:
@@ -305,20 +303,21 @@ async def test_a_release_outside_the_window_is_noticed() -> None:
         assert app.finals == [(20, 14, 14)]
 
 
-async def test_a_click_beside_the_handles_picks_a_boundary_and_moves_nothing() -> None:
+async def test_what_is_no_drag_moves_nothing() -> None:
     async with bar_of(26, 8, 14) as (app, bar, pilot):
+        at = (bar.handle_x, 1)
+        for button in (2, 3):
+            await pilot._post_mouse_events([events.MouseDown], bar, at, button=button)
+            assert app.mouse_captured is None
+            await pilot.hover(bar, offset=(20, 1))
         start, end = bar.geometry.span(1)
         await pilot.click(bar, offset=((start + end) // 2, 1))
-        assert bar.picked == 1
-        assert app.changes == []
-
-
-async def test_a_grab_without_a_move_changes_nothing_on_a_narrow_bar() -> None:
-    app = BarApp(plan_of(25, 9, 14))
-    async with app.run_test(size=(22, 10)) as pilot:
-        await grab(pilot, app.bar)
-        await pilot.hover(app.bar, offset=(app.bar.handle_x, 1))
-        await pilot.mouse_up(app.bar, offset=(app.bar.handle_x, 1))
+        assert bar.picked == 1, "a click beside the handles picks a boundary"
+        app.begin(25, 9, 14)
+        await resize(pilot, 22, 12)
+        await grab(pilot, bar)
+        await pilot.hover(bar, offset=(bar.handle_x, 1))
+        await pilot.mouse_up(bar, offset=(bar.handle_x, 1))
         assert app.layers == (25, 9, 14)
         assert app.changes == []
 
@@ -333,49 +332,26 @@ async def test_a_device_without_layers_can_be_given_some_by_mouse() -> None:
         assert app.layers == (5, 29, 14)
 
 
-async def test_news_of_the_devices_leave_a_drag_alone() -> None:
-    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
-        await pilot.hover(bar, offset=(x_of(bar, 20), 1))
-        fuller = msgspec.structs.replace(scenes.MINI, free_bytes=scenes.GIB)
-        app.editor.take(homelab(scenes.STUDIO, fuller, scenes.BOX))
-        bar.follow()
-        assert bar.dragging
-        assert app.layers == (20, 14, 14)
-        assert bar.edit is not None
-        assert bar.edit.misfits == {"mini/MTL0"}
-
-
 # --- picture ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("height", [1, 2, 3, 4, 6])
-async def test_every_line_is_as_wide_as_the_bar(height: int) -> None:
+async def test_every_line_is_as_wide_as_the_bar() -> None:
     ids = tuple(f"peer{n}/CUDA0" for n in range(8))
-    layers = (0, 20, 0, 8, 0, 19, 1, 0)
-    app = BarApp(plan_of(*layers, ids=ids), height)
+    app = BarApp(plan_of(0, 20, 0, 8, 0, 19, 1, 0, ids=ids))
     async with app.run_test(size=(80, 10)) as pilot:
         for width in (20, 21, 33, 60, 120, 200):
             await resize(pilot, width, 10)
-            await until(pilot, lambda: app.bar.size == (width, height))  # noqa: B023
-            lines = app.bar.lines()
-            assert len(lines) == height
-            assert {line.cell_length for line in lines} == {width}
-            row = 0 if height == 1 else 1 + max(height - 3, 0) // 2
-            assert lines[row].text.count("┃") == 7
+            for height in (1, 2, 3, 4, 6):
+                app.bar.styles.height = height
+                await until(pilot, lambda: app.bar.size == (width, height))  # noqa: B023
+                lines = app.bar.lines()
+                assert len(lines) == height
+                assert {line.cell_length for line in lines} == {width}
+                row = 0 if height == 1 else 1 + max(height - 3, 0) // 2
+                assert lines[row].text.count("┃") == 7
 
 
-async def test_letters_misfits_bytes_and_output_show_without_colour() -> None:
-    async with bar_of(0, 48, 0) as (_, bar, _):
-        assert {"A", "B", "C"} <= set(bar.lines()[1].text)
-        assert {"✗", "╱"} <= set(text_of(bar))
-    app = BarApp(plan_of(20, 14, 14))
-    async with app.run_test(size=(140, 10)):
-        ranges = text_of(app.bar).splitlines()[-1]
-        assert "0–19 · 7.5 of 55.0 GiB ~" in ranges
-        assert "34–46+o" in ranges
-
-
-async def test_only_a_change_is_drawn_again_a_theme_is_one() -> None:
+async def test_changes_are_drawn_and_misfits_show_without_colour() -> None:
     async with bar_of(20, 14, 14) as (app, bar, pilot):
         first = bar.lines()
         bar.follow()
@@ -384,6 +360,14 @@ async def test_only_a_change_is_drawn_again_a_theme_is_one() -> None:
         app.theme = "textual-light"
         await pilot.pause()
         assert bar.lines()[1] != first[1]
+        app.begin(0, 48, 0)
+        assert {"A", "B", "C"} <= set(bar.lines()[1].text)
+        assert {"✗", "╱"} <= set(text_of(bar))
+        app.begin(20, 14, 14)
+        await resize(pilot, 140, 10)
+        ranges = text_of(bar).splitlines()[-1]
+        assert "0–19 · 7.5 of 55.0 GiB ~" in ranges
+        assert "34–46+o" in ranges
 
 
 # --- keys ------------------------------------------------------------------
@@ -415,40 +399,26 @@ KEYS: list[tuple[list[str], tuple[int, ...]]] = [
 
 
 async def test_keys() -> None:
-    async with bar_of(26, 8, 14) as (app, bar, pilot):
+    async with bar_of(26, 8, 14) as (app, _, pilot):
         for keys, layers in KEYS:
-            app.editor.put(plan_of(26, 8, 14), scenes.GLM)
-            bar.follow()
-            bar.picked = 0
+            app.begin(26, 8, 14)
             await pilot.press(*keys)
             assert app.layers == layers, keys
             assert app.finals[-1] == layers, keys
 
 
-async def test_a_number_being_typed_shows_and_escape_forgets_it() -> None:
+async def test_a_number_being_typed_shows_and_keys_that_change_nothing() -> None:
     async with bar_of(26, 8, 14) as (app, bar, pilot):
         await pilot.press("equals_sign")
         assert "A gets ▏ of 34 layers" in text_of(bar)
         await pilot.press("1", "2")
         assert "A gets 12▏ of 34 layers" in text_of(bar)
         await pilot.press("escape")
-        assert bar.typed is None
+        for keys in ("1 2 x enter enter", "u U", "escape"):
+            assert bar.typed is None
+            await pilot.press(*keys.split())
+            assert app.changes == [], keys
         assert app.layers == (26, 8, 14)
-        assert app.changes == []
-
-
-@pytest.mark.parametrize(
-    "keys", [["1", "2", "x", "enter", "enter"], ["u", "U"], ["escape"]]
-)
-async def test_keys_that_change_nothing(keys: list[str]) -> None:
-    async with bar_of(26, 8, 14) as (app, bar, pilot):
-        await pilot.press(*keys)
-        assert bar.typed is None
-        assert app.changes == []
-
-
-async def test_more_layers_than_there_are_is_said() -> None:
-    async with bar_of(26, 8, 14) as (app, _, pilot):
         await pilot.press("equals_sign", "6", "1", "enter")
         assert app.layers == (34, 0, 14)
         assert toasts(app) == ["At most 34 layers here: set to 34"]
@@ -479,17 +449,15 @@ async def test_the_split_that_runs_stays_on_the_bar_while_dragging() -> None:
         assert ghosts(app) == set(), "another order has no place for them"
 
 
-@pytest.mark.parametrize(
-    "state", [ClusterState.IDLE, ClusterState.FAILED, ClusterState.STOPPING]
-)
-async def test_what_does_not_run_any_more_leaves_no_ghost(state: ClusterState) -> None:
+async def test_what_does_not_run_any_more_leaves_no_ghost() -> None:
     async with bar_of(26, 8, 14, runs=True) as (app, bar, pilot):
         await pilot.press("shift+left")
-        assert ghosts(app)
         scene = scenes.homelab_serving()
-        app.editor.take(msgspec.structs.replace(scene, seq=10, state=state))
-        bar.follow()
-        assert ghosts(app) == set()
+        ended = (ClusterState.IDLE, ClusterState.FAILED, ClusterState.STOPPING)
+        for seq, state in enumerate((*ended, ClusterState.SERVING), 10):
+            app.editor.take(replace(scene, seq=seq, state=state))
+            bar.follow()
+            assert bool(ghosts(app)) is (state not in ended), state
 
 
 async def test_a_reorder_keeps_letters_and_follows_the_device() -> None:
@@ -500,14 +468,13 @@ async def test_a_reorder_keeps_letters_and_follows_the_device() -> None:
         assert bar.picked == 1
         await pilot.press("less_than_sign")
         assert app.layers == (26, 8, 14)
-
-
-async def test_the_head_cpu_stays_first() -> None:
-    ids = ("studio/CPU", "mini/MTL0", "box/CUDA0")
-    app = BarApp(plan_of(6, 20, 22, ids=ids))
-    async with app.run_test(size=(100, 10)) as pilot:
+        cpu = plan_of(6, 20, 22, ids=("studio/CPU", "mini/MTL0", "box/CUDA0"))
+        app.editor.put(cpu, scenes.GLM)
+        bar.follow()
+        bar.picked = 0
+        app.changes.clear()
         await pilot.press("greater_than_sign")
-        assert app.layers == (6, 20, 22)
+        assert app.layers == (6, 20, 22), "the head's CPU stays first"
         assert app.changes == []
 
 
@@ -523,15 +490,12 @@ async def test_a_plan_for_other_devices_is_a_step_of_undo_like_any_other() -> No
         assert bar.n_boundaries == 1
 
 
-async def test_one_device_alone_has_nothing_to_move() -> None:
+async def test_one_device_alone_or_none_has_nothing_to_move() -> None:
     async with bar_of(48) as (app, bar, pilot):
         await pilot.press("right", "end", "equals_sign", "3", "enter", "u")
         await pilot.click(bar, offset=(20, 1))
         assert app.layers == (48,)
         assert app.changes == []
-
-
-async def test_an_empty_bar_takes_any_key() -> None:
     app = BarApp(None)
     async with app.run_test(size=(100, 10)) as pilot:
         await pilot.press("right", "equals_sign", "3", "enter", "u", "escape")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.errors import ControllerError
@@ -21,29 +20,23 @@ MODES = ("cluster", "traffic", "lab", "logs", "models")
 
 
 def changed(**changes: object) -> ClusterSnapshot:
-    return msgspec.structs.replace(scenes.homelab_serving(), **changes)
+    return replace(scenes.homelab_serving(), **changes)
 
 
 def with_links(**changes: tuple[object, ...]) -> ClusterSnapshot:
     """The homelab with a field of its two links set, each to its own."""
     snapshot = scenes.homelab_serving()
     links = tuple(
-        msgspec.structs.replace(
-            link, **{field: values[index] for field, values in changes.items()}
-        )
+        replace(link, **{field: values[index] for field, values in changes.items()})
         for index, link in enumerate(snapshot.links)
     )
-    return msgspec.structs.replace(snapshot, links=links)
+    return replace(snapshot, links=links)
 
 
-HOMELAB = scenes.homelab_serving()
-
-
-@pytest.mark.parametrize(
-    ("snapshot", "text", "short"),
-    [
+def test_warnings_in_words() -> None:
+    for snapshot, text, short in (
         (None, "", ""),
-        (HOMELAB, "", ""),
+        (scenes.homelab_serving(), "", ""),
         (with_links(lab=(Lab(), None)), "", ""),
         (with_links(lab=(SLOW, None)), "lab on mini", "lab"),
         (with_links(lab=(SLOW, Lab(rate_mb_s=6))), "lab on 2 links", "lab"),
@@ -54,19 +47,13 @@ HOMELAB = scenes.homelab_serving()
         (changed(requests=RequestCounts(waiting=1)), "1 request waits", "1 wait"),
         (changed(requests=RequestCounts(waiting=2)), "2 requests wait", "2 wait"),
         (changed(drained_since=1.0), "drained", "drained"),
-    ],
-)
-def test_warnings_in_words(
-    snapshot: ClusterSnapshot | None, text: str, short: str
-) -> None:
-    assert " · ".join(warnings(snapshot)) == text
-    assert " · ".join(warnings(snapshot, short=True)) == short
+    ):
+        assert " · ".join(warnings(snapshot)) == text
+        assert " · ".join(warnings(snapshot, short=True)) == short
 
 
 def test_a_cluster_that_ended_has_no_lab() -> None:
-    ended = msgspec.structs.replace(
-        with_links(lab=(SLOW, None)), state=ClusterState.IDLE
-    )
+    ended = replace(with_links(lab=(SLOW, None)), state=ClusterState.IDLE)
     assert not warnings(ended)
 
 
@@ -76,14 +63,13 @@ async def said_on_every_screen(pilot: Pilot[None], app: DllmApp, text: str) -> N
         await until(pilot, lambda: text in screen_text(app).splitlines()[0])
 
 
-async def test_every_screen_says_that_a_lab_is_on(started: Started) -> None:
-    async with started(with_links(lab=(SLOW, None))) as (pilot, app, _):
-        await said_on_every_screen(pilot, app, "lab on mini")
-
-
-async def test_the_lines_parts_have_room_in_any_terminal(started: Started) -> None:
+async def test_every_screen_says_that_a_lab_is_on_in_any_terminal(
+    started: Started,
+) -> None:
     snapshot = with_links(lab=(SLOW, SLOW), unanswered_ms=(None, 61_000.0))
-    async with started(snapshot, size=(60, 18)) as (pilot, app, _):
+    async with started(snapshot) as (pilot, app, _):
+        await said_on_every_screen(pilot, app, "lab on 2 links")
+        await app.action_show_mode("cluster")
         for size in ((60, 18), (80, 24), (100, 30)):
             await resize(pilot, *size)
             text = text_of(app._home.status_line)

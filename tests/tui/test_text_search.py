@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +12,10 @@ from textual.pilot import Pilot
 from backends.redaction import LEFT_OUT, without_keys
 from backends.state import Peer
 from tests.kit.console import Started
-from tests.tui import scenes
 from tests.tui.chatting import chatting, said
-from tests.tui.helpers import burst, screen_text, settled, until
+from tests.tui.helpers import burst, screen_text, until
+from tests.tui.pictures import SMALL, Snap, seen
 from tests.tui.stages import ChatStage
-from tui.app.app import DllmApp
 from tui.dialogs.help_and_events import RawDialog, raw_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.text_search import (
@@ -122,21 +120,24 @@ def test_a_member_of_json_tells_a_secret_by_its_name() -> None:
 
 
 async def test_the_json_of_what_is_selected_is_shown_searched_and_copied(
-    started: Started,
+    started: Started, snap_compare: Snap
 ) -> None:
-    async with started(scenes.homelab_serving(), size=(100, 30)) as (pilot, app, _):
+    async with started(size=SMALL) as (pilot, app, _):
         app._home.go_to("peers")
         await pilot.press("down", "J")
         await until(pilot, lambda: isinstance(app.screen, RawDialog))
         await until(pilot, lambda: '"name": "mini"' in screen_text(app))
         assert "JSON · peer mini" in screen_text(app)
-        await pilot.press("slash", *"mini", "enter", "y")
+        await pilot.press("slash", *"mini")
+        await until(pilot, lambda: "/" in app.screen.query_one(FilterBar).note)
+        await seen(snap_compare, pilot)
+        await pilot.press("enter", "y")
         await until(pilot, lambda: app.clipboard.startswith("{"))
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, RawDialog))
 
 
-def test_chat_search_snapshot(snap_compare: Callable[..., bool]) -> None:
+def test_chat_search_snapshot(snap_compare: Snap) -> None:
     async def search(pilot: Pilot[None]) -> None:
         app = pilot.app
         assert isinstance(app, ChatStage)
@@ -145,17 +146,3 @@ def test_chat_search_snapshot(snap_compare: Callable[..., bool]) -> None:
         await until(pilot, lambda: note(app).endswith("/11"))
 
     assert snap_compare(ChatStage(), terminal_size=(80, 16), run_before=search)
-
-
-def test_raw_json_snapshot(look: Callable[..., None]) -> None:
-    async def show(pilot: Pilot[None]) -> None:
-        await settled(pilot)
-        app = pilot.app
-        assert isinstance(app, DllmApp)
-        app._home.go_to("peers")
-        await pilot.press("down", "J")
-        await until(pilot, lambda: isinstance(app.screen, RawDialog))
-        await pilot.press("slash", *"mini")
-        await until(pilot, lambda: "/" in app.screen.query_one(FilterBar).note)
-
-    look(size=(80, 24), run=show)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.pilot import Pilot
 
@@ -20,10 +20,10 @@ from backends.state import (
     RunPart,
     Speed,
 )
-from tests.tui.helpers import screen_text, text_of, until
+from tests.tui.helpers import resize, screen_text, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, buckets
 from tests.tui.stages import ScreenStage, Stage
-from tests.tui.test_traffic_snapshots import traffic
+from tests.tui.test_live_strip import serving as traffic
 from tui.model.quantities import us_text
 from tui.screens.traffic.detail import (
     NO_CALLS,
@@ -80,7 +80,7 @@ async def filled(
         yield app, pilot
 
 
-async def test_the_last_run_stands_beside_its_prediction() -> None:
+async def test_the_last_run_and_what_a_draft_brings() -> None:
     run = LastRun(
         at=1.0,
         parts=(
@@ -97,21 +97,17 @@ async def test_the_last_run_stands_beside_its_prediction() -> None:
     async with filled(MINI) as (app, pilot):
         table = app.traffic.last_run
         assert not table.display
-        shown = msgspec.structs.replace(traffic(*app.links), last_run=run)
+        shown = replace(traffic(*app.links), last_run=run)
         app.traffic.show_snapshot(shown)
         await until(pilot, lambda: table.size.height == 4)
         _, studio, mini, whole = (row.split() for row in text_of(table).splitlines())
         assert studio == ["studio", "20.0", "~25.0", "−20", "%"]
         assert mini == ["mini", "10.0", "~8.00", "+25", "%", "3.00", "~3.00"]
         assert whole == ["a", "pass", "33.0", "~36.0", "−8", "%"]
-
-
-async def test_a_pass_of_several_tokens_says_so() -> None:
-    made = Generation(tokens_per_pass=4.0, trips_per_pass=1.0, tokens_from="server")
-    async with filled(msgspec.structs.replace(MINI, generation=made)) as (app, pilot):
+        made = Generation(tokens_per_pass=4.0, trips_per_pass=1.0, tokens_from="server")
+        shared = replace(MINI, generation=made)
         speed = Speed(acceptance=Acceptance(drafted=8, accepted=6, passes=1))
-        shown = msgspec.structs.replace(traffic(*app.links), speed=speed)
-        app.traffic.show_snapshot(shown)
+        app.traffic.show_snapshot(replace(traffic(shared), speed=speed))
         await until(pilot, lambda: "latest pass, 4.0 tok/pass" in screen_text(app))
         assert "75 % of the draft accepted" in screen_text(app)
 
@@ -121,8 +117,16 @@ def link_of(name: str, **counts: int) -> Link:
     return Link(worker=name, commands=commands)
 
 
-async def test_numbers_sort_from_the_largest_and_the_cursor_stays() -> None:
-    async with filled(MINI) as (app, pilot):
+async def test_median_worker_export_copy_and_order() -> None:
+    async with filled(MINI, BOX) as (app, pilot):
+        await pilot.press("v", "w", "x")
+        await pilot.pause()
+        assert app.traffic.waterfall.median
+        assert app.traffic.waterfall.chosen == "mini"
+        assert app.exports == 1
+        copied = app.traffic.copyable()
+        assert copied is not None
+        assert copied.text.startswith("mini GET_ALIGNMENT: count 14, up 9 B")
         await pilot.press("j")
         assert app.table.pointed is not None
         assert app.table.pointed.command == "GET_TENSOR"
@@ -135,6 +139,14 @@ async def test_numbers_sort_from_the_largest_and_the_cursor_stays() -> None:
         await pilot.press("O")
         assert [int(text.replace(" ", "")) for text in app.rows(2)] == counts[::-1]
         assert "▲count" in screen_text(app)
+        await pilot.click(TrafficTable, offset=(13, 0))
+        await until(pilot, lambda: app.table.order.column == "command")
+        assert app.rows() == sorted(app.rows())
+        await pilot.press("o")
+        for counts_now in ({"A": 5, "B": 9}, {"A": 50, "B": 9, "C": 1}, {"B": 9}):
+            app.traffic.show_snapshot(traffic(link_of("mini", **counts_now)))
+            largest = sorted(counts_now, key=counts_now.__getitem__, reverse=True)
+            await until(pilot, lambda: app.rows() == largest)  # noqa: B023
 
 
 async def test_who_scrolls_away_from_the_cursor_stays_there_while_data_comes() -> None:
@@ -163,33 +175,13 @@ async def test_who_scrolls_away_from_the_cursor_stays_there_while_data_comes() -
         await until(pilot, lambda: app.table.scroll_offset.y < 20)
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_the_figures_of_links_fit_where_they_appear(paired: bool) -> None:
-    for width in range(58, 220):
-        link = Link(worker="mini", wire_bytes_up=1 if paired else None)
-        shared = msgspec.structs.replace(
-            link, generation=Generation(tokens_per_pass=4.0)
-        )
-        wanted = (column for column in COLUMNS if column.needs(shared))
-        cells = [c.width for c in wanted if c.from_width <= width]
-        assert NAME_CELLS + sum(cells) <= width
-
-
-async def test_a_click_on_a_header_sorts() -> None:
-    async with filled(MINI, BOX) as (app, pilot):
-        await pilot.click(TrafficTable, offset=(13, 0))
-        await until(pilot, lambda: app.table.order.column == "command")
-        assert app.rows() == sorted(app.rows())
-
-
-async def test_rows_follow_their_figures() -> None:
-    async with filled(link_of("mini", A=5, B=9)) as (app, pilot):
-        await pilot.press("o", "o")
-        assert app.rows() == ["B", "A"]
-        app.traffic.show_snapshot(traffic(link_of("mini", A=50, B=9, C=1)))
-        await until(pilot, lambda: app.rows() == ["A", "B", "C"])
-        app.traffic.show_snapshot(traffic(link_of("mini", B=9)))
-        await until(pilot, lambda: app.rows() == ["B"])
+def test_the_figures_of_links_fit_where_they_appear() -> None:
+    shared = Link(worker="mini", generation=Generation(tokens_per_pass=4.0))
+    for link in (shared, replace(shared, wire_bytes_up=1)):
+        wanted = [column for column in COLUMNS if column.needs(link)]
+        for width in range(58, 220):
+            cells = [c.width for c in wanted if c.from_width <= width]
+            assert NAME_CELLS + sum(cells) <= width
 
 
 async def test_the_filter_keeps_rows_with_every_word() -> None:
@@ -204,14 +196,13 @@ async def test_the_filter_keeps_rows_with_every_word() -> None:
         await pilot.press("escape")
         assert app.table.row_count == 10
         assert not app.traffic.query_one(FilterBar).has_class("-open")
-
-
-async def test_a_filter_that_nothing_matches_says_so() -> None:
-    app = Traffic(MINI)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await app.fill(pilot)
         await pilot.press("slash", *"[zz")
         await until(pilot, lambda: "No row has “[zz”" in screen_text(app))
+        await pilot.press("escape", "w")
+        odd = replace(link_of("[red]x", **{"[/]": 3}), refused=2)
+        app.traffic.show_snapshot(traffic(odd))
+        await until(pilot, lambda: "[red]x: 2 refused" in screen_text(app))
+        assert app.rows() == ["[/]"], "names are no markup"
 
 
 async def test_the_detail_follows_the_cursor_and_the_figures() -> None:
@@ -227,52 +218,15 @@ async def test_the_detail_follows_the_cursor_and_the_figures() -> None:
         assert len(lines) == detail.content_size.height == 8
         slower = LinkCommand(count=1, p50_us=20_000, p99_us=20_000, max_us=20_000)
         commands = MINI.commands | {"GET_TENSOR": slower}
-        link = msgspec.structs.replace(MINI, commands=commands)
+        link = replace(MINI, commands=commands)
         app.traffic.show_snapshot(traffic(link))
         await until(pilot, lambda: "p50 20.0 ms" in text_of(detail))
         await pilot.press("j")
         await until(pilot, lambda: NO_TIMES in text_of(detail))
 
 
-async def test_median_worker_export_and_copy() -> None:
-    async with filled(MINI, BOX) as (app, pilot):
-        await pilot.press("v", "w", "x")
-        await pilot.pause()
-        assert app.traffic.waterfall.median
-        assert app.traffic.waterfall.chosen == "mini"
-        assert app.exports == 1
-        copied = app.traffic.copyable()
-        assert copied is not None
-        assert copied.text.startswith("mini GET_ALIGNMENT: count 14, up 9 B")
-
-
-async def test_names_are_no_markup() -> None:
-    name = "[red]x"
-    async with filled(link_of(name, **{"[/]": 3})) as (app, pilot):
-        await pilot.press("w")
-        refusing = msgspec.structs.replace(app.links[0], refused=2)
-        app.traffic.show_snapshot(traffic(refusing))
-        await until(pilot, lambda: "[red]x: 2 refused" in screen_text(app))
-        assert app.rows() == ["[/]"]
-
-
-async def test_links_say_how_fast_they_are_and_why_not() -> None:
-    async with filled(MINI, PLAIN) as (app, pilot):
-        moving = msgspec.structs.replace(
-            MINI, bytes_per_s_up=400_000.0, bytes_per_s_down=100_000.0
-        )
-        still = msgspec.structs.replace(PLAIN, bytes_per_s_up=0, bytes_per_s_down=0)
-        app.traffic.show_snapshot(traffic(moving, still))
-        await pilot.pause()
-        _, mini, attic = text_of(app.traffic.query_one(LinkFigures)).splitlines()
-        assert mini.split()[:5] == ["mini", "metered", "8.0.0", "3.10", "ms"]
-        assert "0.50" in mini.split()
-        assert "plain  command 23 is unknown · 0.00 MB/s" in attic
-        assert "attic: 1 waiting" in screen_text(app)
-
-
 async def test_a_pair_tells_what_stayed_home_and_what_crossed() -> None:
-    paired = msgspec.structs.replace(
+    paired = replace(
         MINI,
         mode="pair",
         way="direct",
@@ -293,8 +247,15 @@ async def test_a_pair_tells_what_stayed_home_and_what_crossed() -> None:
         assert "11.0 of 10.0 MiB" in mini
         assert mini.split()[1:3] == ["pair", "direct"]
         assert mini.rstrip().endswith("mini has the model on disk")
-        app.traffic.show_snapshot(traffic(MINI, PLAIN))
+        moving = replace(MINI, bytes_per_s_up=400_000.0, bytes_per_s_down=100_000.0)
+        still = replace(PLAIN, bytes_per_s_up=0, bytes_per_s_down=0)
+        app.traffic.show_snapshot(traffic(moving, still))
         await until(pilot, lambda: "crossed up" not in screen_text(app))
+        _, mini, attic = text_of(app.traffic.query_one(LinkFigures)).splitlines()
+        assert mini.split()[:5] == ["mini", "metered", "8.0.0", "3.10", "ms"]
+        assert "0.50" in mini.split()
+        assert "plain  command 23 is unknown · 0.00 MB/s" in attic
+        assert "attic: 1 waiting" in screen_text(app)
 
 
 async def test_each_command_tells_what_crossed_for_it() -> None:
@@ -309,7 +270,7 @@ async def test_each_command_tells_what_crossed_for_it() -> None:
     }
     whole = {"wire_bytes_up": 60, "wire_bytes_down": 58}
     own = {"overhead_bytes_up": 3, "overhead_bytes_down": 4}
-    paired = msgspec.structs.replace(MINI, commands=said, **whole, **own)
+    paired = replace(MINI, commands=said, **whole, **own)
     async with filled(MINI) as (app, pilot):
         assert "crossed" not in app.table.column_keys
         app.traffic.show_snapshot(traffic(paired))
@@ -343,19 +304,16 @@ def test_alerts_name_what_is_wrong() -> None:
 SLOW = buckets(4000, 9_800.0)
 
 
-@pytest.mark.parametrize(
-    ("times_us", "axis"),
-    [
-        ((), Axis(0, 6)),
-        ((38.0, 410.0), Axis(1, 3)),
-        ((9_800.0,), Axis(3, 5)),
-        ((0.8, 2_000_000.0), Axis(-1, 7)),
-        ((0.0, 3.0), Axis(-1, 1)),
-        ((1_000.0, 1_000.0), Axis(3, 5)),
-    ],
-)
-def test_an_axis_is_of_whole_decades(times_us: tuple[float, ...], axis: Axis) -> None:
-    assert axis_of(times_us) == axis
+def test_an_axis_is_of_whole_decades() -> None:
+    axes: dict[tuple[float, ...], Axis] = {
+        (): Axis(0, 6),
+        (38.0, 410.0): Axis(1, 3),
+        (9_800.0,): Axis(3, 5),
+        (0.8, 2_000_000.0): Axis(-1, 7),
+        (0.0, 3.0): Axis(-1, 1),
+        (1_000.0, 1_000.0): Axis(3, 5),
+    }
+    assert {times_us: axis_of(times_us) for times_us in axes} == axes
 
 
 def test_places_on_the_axis_are_powers_of_ten() -> None:
@@ -365,12 +323,12 @@ def test_places_on_the_axis_are_powers_of_ten() -> None:
     assert place_of(1e9, axis, 60) == 59
 
 
-@pytest.mark.parametrize("room", [10, 39, 67, 240])
-def test_every_call_is_in_some_cell(room: int) -> None:
+def test_every_call_is_in_some_cell() -> None:
     axis = axis_of([upper for upper, _ in SLOW])
-    heights = heights_of(SLOW, axis, room)
-    assert len(heights) == room
-    assert sum(heights) == pytest.approx(sum(count for _, count in SLOW))
+    for room in (10, 39, 67, 240):
+        heights = heights_of(SLOW, axis, room)
+        assert len(heights) == room
+        assert sum(heights) == pytest.approx(sum(count for _, count in SLOW))
 
 
 def test_a_bucket_wider_than_a_cell_leaves_no_gap() -> None:
@@ -390,19 +348,13 @@ def test_bars_are_to_scale_and_nothing_vanishes() -> None:
     assert bars_of([0, 0], 2) == ["  ", "  "]
 
 
-@pytest.mark.parametrize(
-    ("axis", "room", "text"),
-    [
+def test_labels_say_their_units_and_do_not_collide() -> None:
+    for axis, room, text in (
         (Axis(0, 6), 60, "1 µs      10        100       1 ms      10        100"),
         (Axis(1, 3), 40, "10 µs               100"),
         (Axis(-1, 1), 40, "100 ns              1 µs"),
-    ],
-)
-def test_labels_say_their_units(axis: Axis, room: int, text: str) -> None:
-    assert labels_of(axis, room, room + 2).startswith(text)
-
-
-def test_labels_that_collide_are_left_out() -> None:
+    ):
+        assert labels_of(axis, room, room + 2).startswith(text)
     assert labels_of(Axis(0, 6), 12, 14) == "1 µs  1 ms 1 s"
 
 
@@ -423,31 +375,27 @@ class DetailStage(Stage):
         self.detail.row = TrafficRow("mini", "GET_TENSOR", self.figures)
 
 
-async def shown(figures: LinkCommand, width: int, height: int) -> list[str]:
-    app = DetailStage(figures, height)
-    async with app.run_test(size=(width, 24)) as pilot:
-        await pilot.pause()
-        return text_of(app.detail).splitlines()
+async def test_marks_stand_under_their_bars_if_there_are_any() -> None:
+    app = DetailStage(MINI.commands["GET_TENSOR"], 5)
+    async with app.run_test(size=(76, 24)) as pilot:
 
+        async def shown(figures: LinkCommand, width: int, height: int) -> list[str]:
+            app.detail.styles.height = height
+            app.detail.row = TrafficRow("mini", "GET_TENSOR", figures)
+            await resize(pilot, width, 24)
+            await until(pilot, lambda: app.detail.size == (width, height))
+            return text_of(app.detail).splitlines()
 
-@pytest.mark.parametrize(("width", "height"), [(48, 20), (76, 5), (116, 8)])
-async def test_marks_stand_under_their_bars(width: int, height: int) -> None:
-    lines = await shown(MINI.commands["GET_TENSOR"], width, height)
-    bars, marks, labels = lines[-4:-2], lines[-2], lines[-1]
-    assert len(lines) == min(height, 3 + 12 + 2)
-    assert bars[-1][marks.index("●")] == "█"
-    assert bars[-1][marks.index("▲")] == "▁"
-    assert labels.strip().startswith("1 ms")
-    assert all(len(line) <= width for line in lines)
-    assert any("┤" in line for line in lines)
-
-
-async def test_a_command_without_replies_has_no_times() -> None:
-    assert NO_TIMES in (await shown(LinkCommand(count=7), 76, 5))[0]
-    assert NO_CALLS in (await shown(LinkCommand(), 76, 5))[0]
-
-
-async def test_times_without_a_histogram_still_have_their_marks() -> None:
-    figures = LinkCommand(count=3, p50_us=38.0, p99_us=410.0)
-    lines = await shown(figures, 76, 8)
-    assert lines[-2].index("●") < lines[-2].index("◆")
+        for width, height in ((48, 20), (76, 5), (116, 8)):
+            lines = await shown(MINI.commands["GET_TENSOR"], width, height)
+            bars, marks, labels = lines[-4:-2], lines[-2], lines[-1]
+            assert len(lines) == min(height, 3 + 12 + 2)
+            assert bars[-1][marks.index("●")] == "█"
+            assert bars[-1][marks.index("▲")] == "▁"
+            assert labels.strip().startswith("1 ms")
+            assert all(len(line) <= width for line in lines)
+            assert any("┤" in line for line in lines)
+        assert NO_TIMES in (await shown(LinkCommand(count=7), 76, 5))[0]
+        assert NO_CALLS in (await shown(LinkCommand(), 76, 5))[0]
+        lines = await shown(LinkCommand(count=3, p50_us=38.0, p99_us=410.0), 76, 8)
+        assert lines[-2].index("●") < lines[-2].index("◆"), "without a histogram"

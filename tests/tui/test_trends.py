@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from backends.state import ClusterSnapshot, ProcessRole, Speed
 from tests.tui import scenes
@@ -30,7 +30,7 @@ def trends_of(*snapshots: ClusterSnapshot) -> Trends:
 
 
 def serving(at_s: float, **facts: object) -> ClusterSnapshot:
-    return msgspec.structs.replace(
+    return replace(
         scenes.homelab_serving(), at=scenes.NOW + at_s, links=(MINI, BOX), **facts
     )
 
@@ -91,7 +91,7 @@ def test_a_bare_worker_tells_nothing_of_its_process() -> None:
 
 
 def test_workers_that_left_the_plan_are_forgotten() -> None:
-    later = msgspec.structs.replace(scenes.demo_serving(), at=scenes.NOW + 9)
+    later = replace(scenes.demo_serving(), at=scenes.NOW + 9)
     trends = trends_of(serving(0), later)
     assert list(trends.workers) == [HEAD, "worker1", "worker2"]
     trends.add(LiveFacts.of(scenes.idle()))

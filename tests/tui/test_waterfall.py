@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any
 
 import pytest
@@ -79,39 +80,22 @@ async def drawn(
 # --- arithmetic ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("room", [7, 20, 53, 101])
-@pytest.mark.parametrize(
-    "times", [(40, 10, 30, 10, 10), (0.1, 33.3, 0.4, 0.4, 61), (0, 0, 3, 0, 0)]
-)
-def test_cells_are_within_one_cell_of_their_times(
-    times: tuple[float, ...], room: int
-) -> None:
-    cells = cells_of(times, 100, room)
-    for count, part_ms in zip(cells, times, strict=True):
-        assert abs(count - part_ms / 100 * room) <= 1
-    assert abs(sum(cells) - sum(times) / 100 * room) <= 0.5
-
-
-def test_what_is_longer_than_the_scale_ends_with_it() -> None:
+def test_cells_are_within_one_cell_of_their_times() -> None:
+    every = (40, 10, 30, 10, 10), (0.1, 33.3, 0.4, 0.4, 61), (0, 0, 3, 0, 0)
+    for times, room in product(every, (7, 20, 53, 101)):
+        cells = cells_of(times, 100, room)
+        for count, part_ms in zip(cells, times, strict=True):
+            assert abs(count - part_ms / 100 * room) <= 1
+        assert abs(sum(cells) - sum(times) / 100 * room) <= 0.5
+    # What is longer than the scale ends with it.
     assert cells_of((80, 10, 30, 10, 10), 100, 50) == [40, 5, 5, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("longest", "scale"),
-    [(0.01, 0.1), (0.11, 0.2), (1, 1), (1.1, 2), (46, 50), (50, 50), (51, 100)],
-)
-def test_scales_are_one_two_five(longest: float, scale: float) -> None:
-    assert scale_above(longest) == pytest.approx(scale)
-
-
-@pytest.mark.parametrize(
-    ("present", "longest", "scale"),
-    [(50, 51, 100), (100, 49, 100), (100, 44, 100), (100, 42, 50), (100, 3, 5)],
-)
-def test_a_scale_grows_at_once_and_shrinks_late(
-    present: float, longest: float, scale: float
-) -> None:
-    assert next_scale(present, longest) == scale
+def test_scales_are_one_two_five_and_grow_at_once_but_shrink_late() -> None:
+    scales = {0.01: 0.1, 0.11: 0.2, 1: 1, 1.1: 2, 46: 50, 50: 50, 51: 100}
+    assert {one: scale_above(one) for one in scales} == pytest.approx(scales)
+    later = {(50, 51): 100, (100, 49): 100, (100, 44): 100, (100, 42): 50, (100, 3): 5}
+    assert {one: next_scale(*one) for one in later} == later
 
 
 def test_figures_that_wander_around_a_step_change_the_scale_once() -> None:
@@ -127,27 +111,25 @@ def test_an_outlier_stretches_no_scale() -> None:
     assert typical_ms(tokens) == 100
 
 
-@pytest.mark.parametrize(
-    ("others", "head_ms"),
-    [
-        ((token(60, 10, 30, 10, 10),), 50),
-        ((token(0, 1, 2, 3, 4, generated=False), token(60, 10, 30, 10, 10)), 50),
-        ((token(30_000, 10, 30, 10, 10), USUAL), 40),
-    ],
-    ids=["median", "prompts are no tokens", "a pause is no part"],
-)
-def test_a_typical_token(others: tuple[Pass, ...], head_ms: float) -> None:
-    tokens = tokens_of(link("a", USUAL, *others))
-    assert typical_of(tokens) == (head_ms, 10, 30, 10, 10)
+def test_a_typical_token() -> None:
+    for what, others, head_ms in (
+        ("median", (token(60, 10, 30, 10, 10),), 50),
+        ("a pause is no part", (token(30_000, 10, 30, 10, 10), USUAL), 40),
+        (
+            "prompts are no tokens",
+            (token(0, 1, 2, 3, 4, generated=False), token(60, 10, 30, 10, 10)),
+            50,
+        ),
+    ):
+        tokens = tokens_of(link("a", USUAL, *others))
+        assert typical_of(tokens) == (head_ms, 10, 30, 10, 10), what
 
 
-@pytest.mark.parametrize("room", [8, 20, 37, 80])
-@pytest.mark.parametrize("scale", [0.1, 0.5, 1, 20, 50, 200, 5000])
-def test_the_axis_is_as_wide_as_the_bars(scale: float, room: int) -> None:
-    text = axis_text(scale, room)
-    assert len(text) in {0, room}
-    if text:
-        assert text.endswith(f"{scale:g} ms╷")
+def test_the_axis_is_as_wide_as_the_bars() -> None:
+    for scale, room in product((0.1, 0.5, 1, 20, 50, 200, 5000), (8, 20, 37, 80)):
+        text = axis_text(scale, room)
+        assert len(text) in {0, room}
+        assert not text or text.endswith(f"{scale:g} ms╷")
 
 
 def test_marks_stand_where_their_times_are() -> None:
@@ -156,70 +138,56 @@ def test_marks_stand_where_their_times_are() -> None:
         assert text.index(f"╷{label}") == 2 * label
 
 
-@pytest.mark.parametrize(
-    "value", [None, 0, 0.034, 9.99, 9.999, 46.5, 999.96, 12e3, 9e9]
-)
-def test_times_have_one_width(value: float | None) -> None:
-    assert len(ms_text(value)) == 6
+def test_times_have_one_width() -> None:
+    values = (None, 0, 0.034, 9.99, 9.999, 46.5, 999.96, 12e3, 9e9)
+    assert {len(ms_text(value)) for value in values} == {6}
 
 
 # --- the widget ----------------------------------------------------------------------
 
 
-async def test_rows_are_to_one_scale() -> None:
+async def test_rows_are_to_one_scale_and_one_worker_may_be_alone() -> None:
     links = link("mini", USUAL), link("box", token(20, 5, 15, 5, 5))
-    async with drawn(119, 5, *links) as (app, _):
+    async with drawn(119, 6, *links) as (app, pilot):
         assert app.waterfall.scale_ms == 100
         assert app.count("mini") == [24, 6, 18, 6, 6]
         assert app.count("box") == [12, 3, 9, 3, 3]
         figures = "40.0 10.0 30.0 10.0 10.0 100.0"
         assert app.row("mini").split()[-6:] == figures.split()
-
-
-async def test_equal_neighbours_are_one_segment() -> None:
-    async with drawn(119, 5, link("mini", USUAL)) as (app, _):
         strip = app.waterfall.render_line(2)
         assert strip.cell_length == 119
         assert sum("█" in segment.text for segment in strip) == 1
         assert app.waterfall.render_line(2) is strip
+        for names in (["mini"], ["box"], ["mini", "box"]):
+            app.waterfall.choose_next()
+            await pilot.pause()
+            assert [line.split()[0] for line in app.lines[2:4] if line] == names
 
 
 async def test_the_median_stands_for_the_latest_tokens() -> None:
     tokens = USUAL, token(60, 10, 30, 10, 10)
-    async with drawn(119, 5, link("mini", *tokens)) as (app, pilot):
+    async with drawn(119, 8, link("mini", *tokens)) as (app, pilot):
         assert app.row("mini").endswith("120.0")
         assert app.lines[0].endswith("latest token")
         app.waterfall.median = True
         await pilot.pause()
         assert app.row("mini").endswith("110.0")
         assert app.lines[0].endswith("median of  2 tokens")
-
-
-async def test_earlier_tokens_are_below_the_newest_last() -> None:
-    tokens = (token(10 + n, 0, 5, 0, 0) for n in range(9))
-    async with drawn(119, 8, link("mini", *tokens)) as (app, _):
+        app.waterfall.median = False
+        many = (token(10 + n, 0, 5, 0, 0) for n in range(9))
+        app.waterfall.show((link("mini", *many),))
+        await pilot.pause()
         totals = [line.split()[-1] for line in app.lines[4:]]
-        assert totals == ["19.0", "20.0", "21.0", "22.0"]
+        assert totals == ["19.0", "20.0", "21.0", "22.0"], "earlier ones, newest last"
         assert app.row("mini").endswith("23.0")
 
 
-async def test_one_worker_alone() -> None:
-    async with drawn(119, 6, link("mini", USUAL), link("box", USUAL)) as (app, pilot):
-        for names in (["mini"], ["box"], ["mini", "box"]):
-            app.waterfall.choose_next()
-            await pilot.pause()
-            assert [line.split()[0] for line in app.lines[2:] if line] == names
-
-
-async def test_what_goes_past_the_scale_is_marked() -> None:
+async def test_what_goes_past_the_scale_is_marked_and_totals_have_room() -> None:
     passes = *[USUAL] * 9, token(900, 0, 0, 0, 0)
-    async with drawn(119, 5, link("mini", *passes)) as (app, _):
+    async with drawn(119, 5, link("mini", *passes)) as (app, pilot):
         assert app.waterfall.scale_ms == 100
         assert "·›" in app.row("mini")
-
-
-async def test_little_room_keeps_bars_and_totals() -> None:
-    async with drawn(56, 3, link("mini", USUAL)) as (app, pilot):
+        await resize(pilot, 56, 3)
         assert len(app.row("mini").split()) == 3
         await resize(pilot, 56, 1)
         await pilot.pause()
