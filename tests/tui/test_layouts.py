@@ -21,8 +21,8 @@ PANES = ("peers", "split", "live", "chat")
 
 def test_a_share_leaves_both_panes_their_least() -> None:
     widths = {(0.5, 120): 60, (0.05, 120): 24, (0.9, 120): 80, (0.5, 64): 24}
-    widths |= {(0.5, 63): None}
     assert {one: first_width(*one, (24, 40)) for one in widths} == widths
+    assert first_width(0.5, 63, (24, 40)) is None
 
 
 def shown(app: DllmApp) -> list[str]:

@@ -54,8 +54,9 @@ def test_parts_of_memory() -> None:
 
 
 def test_bars_are_full_only_when_memory_is() -> None:
-    parts = (0, 10), (0.001, 10), (9.99, 10), (10, 10), (12, 10), (1, 0)
-    assert [bar_cells(*part, 8) for part in parts] == [0, 1, 7, 8, 8, 0]
+    cells = {0: 0, 0.001: 1, 9.99: 7, 10: 8, 12: 8}
+    assert {part: bar_cells(part, 10, 8) for part in cells} == cells
+    assert bar_cells(1, 0, 8) == 0
 
 
 def test_texts_are_cut_to_columns() -> None:
@@ -159,10 +160,11 @@ def test_the_axis_ends_at_a_round_number() -> None:
 
 
 def test_how_a_process_ended() -> None:
-    ends = {"exit_code": 0}, {"exit_signal": 9}, {"exit_signal": 999}
-    told = ["exit code 0", "killed by SIGKILL", "killed by signal 999"]
-    assert [exit_text(Failure(what="x", **end)) for end in ends] == told
     assert exit_text(Failure(what="x")) == ""
+    assert exit_text(Failure(what="x", exit_code=0)) == "exit code 0"
+    words = {9: "killed by SIGKILL", 999: "killed by signal 999"}
+    for signal, text in words.items():
+        assert exit_text(Failure(what="x", exit_signal=signal)) == text
 
 
 def test_a_failure_is_copied_whole() -> None:

@@ -118,7 +118,7 @@ def test_a_path_by_other_ways_than_tcp_is_told_in_full() -> None:
             assert transport_words(one) == words
             assert words in path_words(one)
     assert "path" not in dict(peer_rows(people.BOX, 0.0))
-    reached = replace(people.LENT, state=PeerState.READY)
+    reached = replace(people.LENT, state=PeerState.READY, rtt_ms=999.9)
     assert transport_words(reached) == "tcp"
     assert transport_words(people.LENT) == "invited"
 

@@ -108,8 +108,10 @@ async def test_escape_ends_a_drag_where_it_began() -> None:
 async def test_only_a_click_on_the_track_jumps() -> None:
     async with sliding() as (app, slider, pilot):
         for button in (2, 3):
-            down = [events.MouseDown]
-            await pilot._post_mouse_events(down, slider, (50, 0), button=button)
+            at = (50, 0)
+            await pilot._post_mouse_events(
+                [events.MouseDown], slider, at, button=button
+            )
             assert app.mouse_captured is None
             await pilot.hover(slider, offset=(20, 0))
         for x in (2, 97):
