@@ -264,9 +264,7 @@ async def test_the_keys_of_a_failure_work_wherever_it_is_seen(started: Started) 
     ("keys", "shutdowns"),
     [
         (["c", "q", "escape", "q", "enter"], []),
-        (["l"], []),
         (["s"], [False]),
-        (["down", "enter"], [False]),
     ],
 )
 async def test_leaving_a_running_cluster_asks(

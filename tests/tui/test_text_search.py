@@ -90,11 +90,11 @@ async def searched(
 
 async def test_a_chat_is_searched_from_where_one_is_and_left_again() -> None:
     async with chatting(80, 20) as (app, pilot):
-        await searched(app, pilot, 500, "OAK* 4")
-        await until(pilot, lambda: note(app) == "107/111")
-        assert "An *oak* 499" in screen_text(app)
+        await searched(app, pilot, 50, "OAK* 4")
+        await until(pilot, lambda: note(app) == "7/11")
+        assert "An *oak* 49" in screen_text(app)
         await pilot.press("enter", "n", "n", "n", "n")
-        await until(pilot, lambda: note(app) == "1/111")
+        await until(pilot, lambda: note(app) == "1/11")
         assert "An *oak* 5" in screen_text(app)
         await pilot.press("n", "n", "N", "y")
         await until(pilot, lambda: app.clipboard == "An *oak* 40")
@@ -102,7 +102,7 @@ async def test_a_chat_is_searched_from_where_one_is_and_left_again() -> None:
         await until(pilot, lambda: note(app) == "not found")
         await pilot.press("escape")
         await until(pilot, lambda: not app.query(FilterBar))
-        assert "An oak 499" in screen_text(app)
+        assert "An oak 49" in screen_text(app)
         assert app.focused is app.pane._transcript
 
 
