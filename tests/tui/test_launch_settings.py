@@ -32,7 +32,7 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import resize, screen_text, settled, text_of, until
+from tests.tui.helpers import burst, resize, screen_text, settled, text_of, until
 from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
@@ -126,7 +126,7 @@ async def test_settings_by_key_are_one_step_and_are_launched(started: Started) -
     cluster = demo()
     async with setting(started, cluster) as (pilot, app, _):
         # Fast: keys that come while others are worked on keep their places.
-        await pilot.press(*"2048", "down", "down", "right", "right", "down", "right")
+        await burst(pilot, *"2048", "down", "down", "right", "right", "down", "right")
         await pilot.press("down", "right", "right", "left", "down", "4", "down", "down")
         await closed(pilot, "3", "down", "5", "enter")
         expected = ServerSettings(
@@ -243,7 +243,7 @@ async def test_beside_an_error_no_figure_has_a_tick(started: Started) -> None:
         await until(pilot, lambda: app.screen.query("LaunchRow.-wrong"))
         assert not text_of(table).endswith(("✓", "~"))
         assert "memory: fix the field above first" in screen_text(app)
-        await pilot.press("backspace", *"8192")
+        await burst(pilot, "backspace", *"8192")
         await until(pilot, lambda: text_of(table).endswith(("✓", "~")))
 
 

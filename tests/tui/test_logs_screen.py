@@ -25,7 +25,7 @@ from backends.state import (
 )
 from tests.kit.full_disk import LIMIT_BYTES, little_room
 from tests.tui import scenes
-from tests.tui.helpers import resize, screen_text, until
+from tests.tui.helpers import burst, resize, screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage
 from tui.model.log_levels import LogLevel
@@ -196,7 +196,7 @@ async def test_scrolling_up_stops_following_though_old_lines_are_dropped(
 
 async def test_a_filter_keeps_and_counts_matching_lines(cluster: LogCluster) -> None:
     async with shown(cluster) as (app, pilot, view):
-        await pilot.press("slash", *"line 19")
+        await burst(pilot, "slash", *"line 19")
         await until(pilot, lambda: "11 of 200" in screen_text(app))
         assert "line 18 of it" not in screen_text(app)
         await pilot.press("enter")
@@ -207,7 +207,7 @@ async def test_a_filter_keeps_and_counts_matching_lines(cluster: LogCluster) -> 
         await until(pilot, lambda: view.filter is None)
         assert "and other things" in screen_text(app)
         assert not app.logs.query_one(FilterBar).display
-        await pilot.press("slash", *"line 19 ", "enter")
+        await burst(pilot, "slash", *"line 19 ", "enter")
         await until(pilot, lambda: view.standing.matching == 1)
         await pilot.press("y")
         assert app.clipboard == line(19).rstrip()
@@ -225,7 +225,7 @@ async def test_levels_leave_out_lines_in_every_log(cluster: LogCluster) -> None:
         await pilot.press("v", "v")
         await until(pilot, lambda: "warnings and errors  4 of 200" in screen_text(app))
         assert "E line 63 of it" in screen_text(app)
-        await pilot.press("slash", *"line 6", "enter")
+        await burst(pilot, "slash", *"line 6", "enter")
         await until(pilot, lambda: view.standing.matching == 1)
         await pilot.press("right_square_bracket", "escape")
         await until(pilot, lambda: app.view is not view and app.view.lines)
@@ -240,7 +240,7 @@ async def test_a_pattern_a_broken_one_and_a_level_beside_it(
     cluster: LogCluster,
 ) -> None:
     async with shown(cluster) as (app, pilot, view):
-        await pilot.press("slash", "slash", *r"line 1[78]\b")
+        await burst(pilot, "slash", *r"/line 1[78]\b")
         await until(pilot, lambda: view.standing.matching == 2)
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "Not a pattern" in screen_text(app))
@@ -354,7 +354,7 @@ async def test_a_filter_lays_a_long_log_out_in_parts(
         view.feed(lines(200, 19_000))
         await pilot.pause()
         monkeypatch.setattr(LogRows, "lay_out", counted)
-        await pilot.press("slash", *"18999")
+        await burst(pilot, "slash", *"18999")
         await until(pilot, lambda: view.standing.matching == 1)
         assert max(parts) <= LINES_AT_ONCE
         view.feed("more of 18999\n")
@@ -453,7 +453,7 @@ async def test_all_logs_are_one_and_a_process_of_it_is_filtered(
         everything = app.view
         assert everything.lines[0].endswith(" llama-server  │ I line 0 of it")
         assert everything.lines[1].endswith(" worker1       │ Starting RPC server")
-        await pilot.press("slash", *"@worker", "enter")
+        await burst(pilot, "slash", *"@worker", "enter")
         await until(pilot, lambda: everything.standing.matching == 1)
         cluster.logs["worker1"] += "Accepted client connection\n"
         await until(pilot, lambda: everything.standing.matching == 2)

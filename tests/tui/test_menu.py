@@ -7,7 +7,7 @@ from textual.geometry import Region
 
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, toasts, until
+from tests.tui.helpers import burst, screen_text, toasts, until
 from tui.app.app import DllmApp
 from tui.dialogs.menu import MenuDialog, MenuEntry, place_of
 
@@ -48,12 +48,12 @@ async def test_a_peer_and_what_cannot_be_done_with_it(started: Started) -> None:
         # It is away: why it cannot be a worker stands in the menu, at the end.
         assert "nuc" in found["worker"].refusal
         assert found["worker"].refusal[:20] in screen_text(app)
-        await pilot.press(*"worker", "enter")
+        await burst(pilot, *"worker", "enter")
         assert isinstance(app.screen, MenuDialog)
         # It does nothing with what is no longer selected.
         await pilot.press("escape")
         await opened(pilot, app)
-        await pilot.press(*"probe")
+        await burst(pilot, *"probe")
         scene = scenes.homelab_serving()
         left = tuple(peer for peer in scene.peers if peer.name != "nuc")
         cluster.push(replace(scene, seq=9, peers=left))
@@ -78,7 +78,7 @@ async def test_enter_does_what_typing_found_and_each_screen_has_a_menu(
         await pilot.press("left")
         assert app.editor.can_undo
         await opened(pilot, app)
-        await pilot.press(*"undo")
+        await burst(pilot, *"undo")
         assert next(iter(entries(app))) == "undo"
         await pilot.press("enter")
         await until(pilot, lambda: not app.editor.can_undo)

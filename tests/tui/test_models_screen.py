@@ -15,7 +15,7 @@ from backends.state import ClusterSnapshot
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.flowing import dialog
-from tests.tui.helpers import resize, screen_text, toasts, until
+from tests.tui.helpers import burst, resize, screen_text, toasts, until
 from tests.tui.shelf import GIB, Shelf, model
 from tests.tui.stages import ScreenStage, Stage
 from tui.screens.models.picker import ModelPicker
@@ -122,11 +122,11 @@ async def test_the_model_pointed_at_is_copied_used_and_kept_in_any_order(
 
 async def test_the_filter_is_fuzzy_and_escape_clears_it(shelf: Shelf) -> None:
     async with listing(shelf) as (app, pilot):
-        await pilot.press("slash", *"zzz")
+        await burst(pilot, "slash", *"zzz")
         await until(pilot, lambda: "No model matches “zzz”." in screen_text(app))
         await pilot.press("escape")
         await listed(app, pilot)
-        await pilot.press("slash", *"q3c")
+        await burst(pilot, "slash", *"q3c")
         await listed(app, pilot, 1)
         assert "1 of 4 models" in screen_text(app)
         await pilot.press("enter")
@@ -178,7 +178,7 @@ async def test_details_are_read_for_the_model_under_the_cursor(shelf: Shelf) -> 
 
 async def test_any_path_can_be_used_and_tab_completes_it(shelf: Shelf) -> None:
     async with listing(shelf) as (app, pilot):
-        await pilot.press("p", *"/nowhere.gguf", "enter")
+        await burst(pilot, "p", *"/nowhere.gguf", "enter")
         await until(pilot, lambda: "is not a GGUF file. Pick" in screen_text(app))
         assert app.chosen == []
         bar = app.models.query_one("#models-path", FilterBar)
@@ -188,7 +188,7 @@ async def test_any_path_can_be_used_and_tab_completes_it(shelf: Shelf) -> None:
         assert not bar.display
         assert app.focused is app.table
         shelf.models |= {"/models/GLM-other.gguf": scenes.GLM}
-        await pilot.press("p", *"/models/G", "tab")
+        await burst(pilot, "p", *"/models/G", "tab")
         await until(pilot, lambda: bar.text == "/models/GLM-")
         await until(pilot, lambda: "GLM-other.gguf" in screen_text(app))
         await pilot.press("4", "tab")
@@ -206,17 +206,17 @@ async def test_a_download_is_refused_cancelled_or_done(shelf: Shelf) -> None:
     async with listing(shelf) as (app, pilot):
         bar = app.models.query_one("#models-get", FilterBar)
         shelf.errors["get_model"] = ModelError("o/n has several models: Q4 (1 GiB)")
-        await pilot.press("g", *"o/n:Q", "enter")
+        await burst(pilot, "g", *"o/n:Q", "enter")
         await until(pilot, lambda: "several models" in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: not bar.display and app.focused is app.table)
         del shelf.errors["get_model"]
-        await pilot.press("g", *"pypi:n", "enter")
+        await burst(pilot, "g", *"pypi:n", "enter")
         await until(pilot, lambda: "94.0 MiB" in bar.note)
         await pilot.press("x")
         await until(pilot, lambda: not bar.display)
         assert "resumes" in app.said[-1]
-        await pilot.press("g", *"pypi:tiny", "enter")
+        await burst(pilot, "g", *"pypi:tiny", "enter")
         await until(pilot, lambda: "0 % of 94.0 MiB" in bar.note)
         assert "x cancels" in bar.note
         assert app.focused is app.table
@@ -232,7 +232,7 @@ async def test_a_repository_is_looked_at_before_a_download(shelf: Shelf) -> None
     shelf.downloads.clear()
     async with listing(shelf) as (app, pilot):
         for key in ("escape", ""):
-            await pilot.press("g", *"o/n", "enter")
+            await burst(pilot, "g", *"o/n", "enter")
             await until(pilot, lambda: "reading the headers of 2" in screen_text(app))
             assert "4.0 GiB  ?" in screen_text(app)
             if key:
@@ -249,7 +249,7 @@ async def test_a_repository_is_looked_at_before_a_download(shelf: Shelf) -> None
         await until(pilot, lambda: ("get_model", "o/n:Q4_K_M") in shelf.calls)
         await until(pilot, lambda: any("Got m.gguf" in said for said in app.said))
         shelf.errors["remote_models"] = ModelError("o/n is gated", "Accept its terms.")
-        await pilot.press("g", *"o/n", "enter")
+        await burst(pilot, "g", *"o/n", "enter")
         await until(pilot, lambda: "o/n is gated" in screen_text(app))
 
 
@@ -305,7 +305,7 @@ async def test_the_picker_filters_while_one_types_and_arrows_move(
 ) -> None:
     async with picking(shelf) as (app, pilot):
         await until(pilot, lambda: "looked in /" in screen_text(app))
-        await pilot.press(*"broken", "enter")
+        await burst(pilot, *"broken", "enter")
         await until(pilot, lambda: "It cannot be used" in screen_text(app))
         assert app.picked == []
         for keys, path in (
@@ -325,17 +325,17 @@ async def test_the_picker_filters_while_one_types_and_arrows_move(
 
 async def test_the_picker_takes_a_path_or_says_why_not(shelf: Shelf) -> None:
     async with picking(shelf) as (app, pilot):
-        await pilot.press(*"/no.gguf")
+        await burst(pilot, *"/no.gguf")
         assert "Enter uses the file at this path, tab completes it" in screen_text(app)
         await pilot.press("enter")
         await until(pilot, lambda: "is not a GGUF file" in screen_text(app))
-        await pilot.press(*["backspace"] * 8, *GLM.path, "enter")
+        await burst(pilot, *["backspace"] * 8, *GLM.path, "enter")
         await until(pilot, lambda: app.picked)
         assert app.picked == [GLM.path]
         shelf.models |= {"/models/GLM-other.gguf": scenes.GLM}
         await asked(app, pilot)
         typed = app.screen.query_one(Input)
-        await pilot.press(*"/mo", "tab")
+        await burst(pilot, *"/mo", "tab")
         await until(pilot, lambda: typed.value == "/models/")
         await pilot.press("tab")
         await until(pilot, lambda: typed.value == "/models/GLM-")

@@ -12,7 +12,7 @@ from backends.controller.lock import lock_holder
 from backends.paths import user_paths
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, toasts, until
+from tests.tui.helpers import burst, screen_text, toasts, until
 from tui.actions import ACTING, action_of, split_keys
 from tui.app.app import DllmApp
 from tui.app.console import REFUSED
@@ -57,7 +57,7 @@ async def test_keys_that_act_are_not_offered_and_refused_in_one_sentence(
             assert len(app.screen_stack) == 1, "nothing is asked first"
         await pilot.press("colon")
         await until(pilot, lambda: isinstance(app.screen, FinderDialog))
-        await pilot.press(*"launch")
+        await burst(pilot, *"launch")
         await until(pilot, lambda: "refused: read-only" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: toasts(app) == [REFUSED] * 3)

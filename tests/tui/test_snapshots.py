@@ -30,7 +30,7 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import resize, screen_text, settled, until
+from tests.tui.helpers import burst, resize, screen_text, settled, until
 from tests.tui.links import BOX, MINI, PLAIN
 from tests.tui.looks import Look
 from tests.tui.pictures import BOTH, NORMAL, SMALL, Snap, seen
@@ -188,7 +188,7 @@ async def test_settings(
     async with started(size=SMALL, settings=settings) as (pilot, app, _):
         await pilot.press("comma")
         await until(pilot, lambda: isinstance(app.screen, SettingsDialog))
-        await pilot.press(*["down"] * workers, "enter", *"999", "enter")
+        await burst(pilot, *["down"] * workers, "enter", *"999", "enter")
         await until(pilot, lambda: "cannot be 999" in screen_text(app))
         await seen(snap_compare, pilot, *BOTH)
 
@@ -293,7 +293,7 @@ async def test_models(started: Started, snap_compare: Snap) -> None:
     async with started(shelf, size=SMALL) as (pilot, app, _):
 
         async def at(text: str, *keys: str) -> None:
-            await pilot.press(*keys)
+            await burst(pilot, *keys)
             await until(pilot, lambda: text in screen_text(app))
 
         await at("No GGUF file found", "f6")
@@ -422,7 +422,8 @@ async def test_added(started: Started, snap_compare: Snap) -> None:
     running = started(home(people.BOB), size=SMALL, initial_model=scenes.GLM.path)
     async with running as (pilot, app, cluster):
         for peer in (people.NUC, people.EVE, people.ADA, people.NEW):
-            await select(pilot, 0, "a", *peer.name[:12], "enter")
+            await select(pilot, 0, "a")
+            await burst(pilot, *peer.name[:12], "enter")
             dialog: Any = app.screen
             await until(pilot, lambda: dialog.follows)  # noqa: B023
             found = replace(peer, name=dialog.follows)

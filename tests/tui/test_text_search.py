@@ -128,7 +128,7 @@ async def test_the_json_of_what_is_selected_is_shown_searched_and_copied(
         await until(pilot, lambda: isinstance(app.screen, RawDialog))
         await until(pilot, lambda: '"name": "mini"' in screen_text(app))
         assert "JSON · peer mini" in screen_text(app)
-        await pilot.press("slash", *"mini")
+        await burst(pilot, "slash", *"mini")
         await until(pilot, lambda: "/" in app.screen.query_one(FilterBar).note)
         await seen(snap_compare, pilot)
         await pilot.press("enter", "y")

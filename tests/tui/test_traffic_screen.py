@@ -20,7 +20,7 @@ from backends.state import (
     RunPart,
     Speed,
 )
-from tests.tui.helpers import resize, screen_text, text_of, until
+from tests.tui.helpers import burst, resize, screen_text, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, buckets
 from tests.tui.stages import ScreenStage, Stage
 from tests.tui.test_live_strip import serving as traffic
@@ -186,7 +186,7 @@ def test_the_figures_of_links_fit_where_they_appear() -> None:
 
 async def test_the_filter_keeps_rows_with_every_word() -> None:
     async with filled(MINI, BOX) as (app, pilot):
-        await pilot.press("slash", *"box", "space", *"graph")
+        await burst(pilot, "slash", *"box graph")
         await until(pilot, lambda: app.table.row_count == 2)
         assert app.rows() == ["GRAPH_COMPUTE", "GRAPH_RECOMPUTE"]
         assert "2 of 10 rows" in screen_text(app)
@@ -196,7 +196,7 @@ async def test_the_filter_keeps_rows_with_every_word() -> None:
         await pilot.press("escape")
         assert app.table.row_count == 10
         assert not app.traffic.query_one(FilterBar).has_class("-open")
-        await pilot.press("slash", *"[zz")
+        await burst(pilot, "slash", *"[zz")
         await until(pilot, lambda: "No row has “[zz”" in screen_text(app))
         await pilot.press("escape", "w")
         odd = replace(link_of("[red]x", **{"[/]": 3}), refused=2)
