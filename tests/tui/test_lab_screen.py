@@ -111,8 +111,7 @@ class LabApp:
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
-        for _ in range(3):
-            await self.pilot.pause()
+        await self.pilot.pause()
 
 
 async def opened(pilot: Pilot[None], cluster: ScriptedCluster) -> LabApp:

@@ -97,7 +97,7 @@ class Logs(ScreenStage):
 
     def __init__(self, cluster: LogCluster, save_folder: Path | None = None) -> None:
         self.cluster = cluster
-        self.logs = LogsScreen(cluster, poll_s=0.01, save_folder=save_folder)
+        self.logs = LogsScreen(cluster, poll_s=0.05, save_folder=save_folder)
         super().__init__(self.logs)
 
     @property

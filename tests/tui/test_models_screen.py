@@ -33,7 +33,7 @@ class Models(ScreenStage):
     """The Models screen on a shelf."""
 
     def __init__(self, shelf: Shelf) -> None:
-        self.models = ModelsScreen(shelf, poll_s=0.01)
+        self.models = ModelsScreen(shelf, poll_s=0.05)
         super().__init__(self.models)
 
     @property
@@ -273,7 +273,7 @@ class Picking(Stage):
         self.picked: list[str | None] = []
 
     def ask(self) -> None:
-        picker = ModelPicker(self.shelf, current=QWEN.path, poll_s=0.01)
+        picker = ModelPicker(self.shelf, current=QWEN.path, poll_s=0.05)
         self.push_screen(picker, self.picked.append)
 
     @property
