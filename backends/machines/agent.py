@@ -743,7 +743,6 @@ class AgentSession:
 
 
 async def _renewed(channel: Channel, lease_s: float) -> None:
-    """Let an agent know in time, again and again, that we are there."""
     while not channel.ended.is_set():
         # After silence, or the end of the channel, the way may come back in time.
         with contextlib.suppress(HostError):
