@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from textual import events
 from textual.app import App
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widget import Widget
 
 from tests.tui.drawing import draw
@@ -20,6 +22,7 @@ PATIENCE_S = 120.0
 """A machine that does other work may take seconds for what takes milliseconds."""
 LOOKS_A_PAUSE = 10
 """A pause asks every widget on the screen, a look costs next to nothing."""
+OfScreen = TypeVar("OfScreen", bound=Screen[Any])
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
@@ -46,6 +49,14 @@ async def settled(pilot: Pilot[None]) -> None:
     bar = pilot.app.query_one(SplitBar)
     await until(pilot, lambda: bar.edit is not None and bar.size.width > 0)
     await pilot.pause()
+
+
+async def in_front(pilot: Pilot[None], kind: type[OfScreen]) -> OfScreen:
+    """Wait until a screen of this kind is the one in front."""
+    await until(pilot, lambda: isinstance(pilot.app.screen, kind))
+    screen = pilot.app.screen
+    assert isinstance(screen, kind)
+    return screen
 
 
 async def wheel_down(pilot: Pilot[None], widget: Widget) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from textual.app import App
 from textual.pilot import Pilot
 
 from backends.errors import PlanError
@@ -26,8 +27,8 @@ from backends.state import (
 )
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, text_of, until
-from tests.tui.looks import Look, Size
+from tests.tui.helpers import in_front, screen_text, text_of, until
+from tests.tui.looks import Look
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.model.best_choices import AS_IT_IS, candidate, change, choices_of
@@ -43,15 +44,18 @@ def homelab() -> ScriptedCluster:
 
 
 @asynccontextmanager
-async def opened(
-    started: Started, cluster: ScriptedCluster, size: tuple[int, int] = (120, 36)
-) -> AsyncIterator[tuple[Pilot[None], DllmApp, BestRows]]:
-    async with started(cluster, size=size) as (pilot, app, _):
+async def predicted(
+    started: Started, cluster: ScriptedCluster
+) -> AsyncIterator[tuple[Pilot[None], DllmApp]]:
+    async with started(cluster) as (pilot, app, _):
         await until(pilot, lambda: app.editor.edit and app.editor.edit.forecast)
-        app._home.split.bar.focus()
-        await pilot.press("a")
-        await until(pilot, lambda: isinstance(app.screen, BestDialog))
-        yield pilot, app, app.screen.query_one(BestRows)
+        yield pilot, app
+
+
+async def opened(pilot: Pilot[None], app: DllmApp) -> BestRows:
+    app._home.split.bar.focus()
+    await pilot.press("a")
+    return (await in_front(pilot, BestDialog)).query_one(BestRows)
 
 
 def drawn(app: DllmApp) -> tuple[int, ...]:
@@ -61,12 +65,60 @@ def drawn(app: DllmApp) -> tuple[int, ...]:
     return counts(edit.split)
 
 
-async def whole(pilot: Pilot[None], app: DllmApp) -> None:
+async def whole(pilot: Pilot[None], app: App[None]) -> None:
     await until(pilot, lambda: "predicted for one client" in screen_text(app))
 
 
-async def test_the_cursor_previews_and_escape_restores(started: Started) -> None:
-    async with opened(started, homelab()) as (pilot, app, rows):
+async def closed(pilot: Pilot[None], app: DllmApp) -> None:
+    await until(pilot, lambda: not isinstance(app.screen, BestDialog))
+
+
+async def test_gains_and_costs_stand_beside_each(started: Started) -> None:
+    cluster = homelab()
+    cluster.searching.clear()
+    async with predicted(started, cluster) as (pilot, app):
+        rows = await opened(pilot, app)
+        await until(pilot, lambda: "looking for the best plans" in screen_text(app))
+        assert [choice.name for choice in rows.rows] == [AS_IT_IS]
+        cluster.searching.set()
+        await whole(pilot, app)
+        assert len(rows.rows) == 9
+        assert cluster.called("best") == [PLAN], "one request answers for all aims"
+        assert "and a prompt of 512 tokens" in screen_text(app)
+        now, best = rows.rows[0].forecast, rows.rows[1].forecast
+        assert now
+        assert best
+        part = best.tok_per_s / now.tok_per_s - 1
+        shown = screen_text(app).splitlines()
+        line = next(line for line in shown if "most tok/s" in line)
+        assert "most tok/s, least network" in line
+        assert f"~{best.tok_per_s:.1f}  {part * 100:+.0f} %" in line
+        assert "−100 %" in line, "nothing crosses the network"
+        title = next(line for line in shown if "first token" in line and "plan" in line)
+        row = next(line for line in shown if AS_IT_IS in line)
+        ends = [found.end() for found in re.finditer(r"~\S+( [A-Za-z]+)?", row)]
+        titles = ("tok/s", "first token", "per token")
+        assert [title.index(name) + len(name) for name in titles] == ends[:3]
+        names = [choice.name for choice in rows.rows if choice.plan is None]
+        assert names == [
+            "solo on mini/MTL0",
+            "with 2.5 GbE links",
+            "solo on box/CUDA0",
+            NAME,
+        ]
+        await pilot.press(*["down"] * 20, "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, BestDialog), "what is not there is not taken"
+        assert drawn(app) == (26, 8, 14)
+        assert "not worth it: 95 trips a token" in screen_text(app)
+        await pilot.press("up")
+        await until(pilot, lambda: "needs mini as the head" in screen_text(app))
+
+
+async def test_the_cursor_previews_and_enter_takes(started: Started) -> None:
+    cluster = homelab()
+    async with predicted(started, cluster) as (pilot, app):
+        rows = await opened(pilot, app)
         await whole(pilot, app)
         assert drawn(app) == (26, 8, 14)
         await pilot.press("down")
@@ -80,46 +132,41 @@ async def test_the_cursor_previews_and_escape_restores(started: Started) -> None
         await pilot.press("escape")
         await until(pilot, lambda: drawn(app) == (26, 8, 14))
         assert not app.editor.can_undo
-
-
-async def test_enter_takes_it_as_one_step(started: Started) -> None:
-    async with opened(started, homelab()) as (pilot, app, _):
+        await opened(pilot, app)
         await whole(pilot, app)
         await pilot.press("down", "down", "enter")
-        await until(pilot, lambda: not isinstance(app.screen, BestDialog))
+        await closed(pilot, app)
         assert app.editor.split is not None
         assert counts(app.editor.split) == (40, 0, 8)
-        assert not app.cluster.called("launch")  # type: ignore[attr-defined]
+        assert not cluster.called("launch")
         await pilot.press("u")
         await until(pilot, lambda: app.editor.split == PLAN.split)
-
-
-async def test_gains_and_costs_stand_beside_each(started: Started) -> None:
-    async with opened(started, homelab()) as (pilot, app, rows):
+        # A plan of another console ends the preview.
+        await opened(pilot, app)
         await whole(pilot, app)
-        now, best = rows.rows[0].forecast, rows.rows[1].forecast
-        part = best.tok_per_s / now.tok_per_s - 1
-        shown = screen_text(app).splitlines()
-        line = next(line for line in shown if "most tok/s" in line)
-        assert "most tok/s, least network" in line
-        assert f"~{best.tok_per_s:.1f}  {part * 100:+.0f} %" in line
-        assert "−100 %" in line, "nothing crosses the network"
+        await pilot.press("down")
+        await until(pilot, lambda: drawn(app) == (48, 0, 0))
+        now = cluster.now
+        assert now is not None
+        other = replace(PLAN, ctx_size=4096)
+        cluster.push(replace(now, seq=now.seq + 1, plan=other, generation=9))
+        await until(pilot, lambda: app.editor.plan == other)
+        await until(pilot, lambda: drawn(app) == (26, 8, 14))
 
 
-async def test_experts_elsewhere_are_taken_with_their_layers(started: Started) -> None:
+async def test_experts_and_parts_of_tensors_are_taken(started: Started) -> None:
     """The bar predicts with them; undo brings the plan before back."""
     runs = (LayerRange("box/CUDA0", 0, 3),)
-
-    def bests(plan: Plan) -> tuple[Alternative, ...]:
-        now, *_ = scenes.bests(plan)
-        moved = replace(now, name=MOVED_NAME, experts=runs, why="experts of 0–3")
-        return now, moved
-
+    ids = tuple(share.device for share in PLAN.split.shares)
+    now, best, *_ = scenes.bests(PLAN)
+    moved = replace(now, name=MOVED_NAME, experts=runs, why="experts of 0–3")
+    parts = replace(best, counts=(16, 16, 16), by_tensor=True, devices=ids, name=NAME)
     cluster = homelab()
-    cluster.bests = bests
-    async with opened(started, cluster) as (pilot, app, rows):
-        await whole(pilot, app)
+    async with predicted(started, cluster) as (pilot, app):
         plain = app.editor.edit
+        cluster.bests = lambda _: (now, moved)
+        rows = await opened(pilot, app)
+        await whole(pilot, app)
         await pilot.press("down")
         await until(pilot, lambda: rows.chosen.name == MOVED_NAME)
         await until(pilot, lambda: app.editor.edit is not plain)
@@ -129,71 +176,15 @@ async def test_experts_elsewhere_are_taken_with_their_layers(started: Started) -
         assert edit.forecast
         assert edit.forecast != plain.forecast, "it is predicted with its experts"
         await pilot.press("enter")
-        await until(pilot, lambda: not isinstance(app.screen, BestDialog))
+        await closed(pilot, app)
         assert app.editor.plan is not None
         assert app.editor.plan.experts == runs
         assert app.editor.split == PLAN.split
         await pilot.press("u")
         await until(pilot, lambda: app.editor.plan == PLAN)
-
-
-async def test_what_is_not_there_cannot_be_taken(started: Started) -> None:
-    async with opened(started, homelab()) as (pilot, app, rows):
-        await whole(pilot, app)
-        names = [choice.name for choice in rows.rows if choice.plan is None]
-        assert names == [
-            "solo on mini/MTL0",
-            "with 2.5 GbE links",
-            "solo on box/CUDA0",
-            NAME,
-        ]
-        await pilot.press(*["down"] * 20, "enter")
-        await pilot.pause()
-        assert isinstance(app.screen, BestDialog)
-        assert drawn(app) == (26, 8, 14)
-        assert "not worth it: 95 trips a token" in screen_text(app)
-        await pilot.press("up")
-        await until(pilot, lambda: "needs mini as the head" in screen_text(app))
-
-
-async def test_one_request_answers_for_all_aims(started: Started) -> None:
-    cluster = homelab()
-    cluster.searching.clear()
-    async with opened(started, cluster) as (pilot, app, rows):
-        await until(pilot, lambda: "looking for the best plans" in screen_text(app))
-        assert [choice.name for choice in rows.rows] == [AS_IT_IS]
-        cluster.searching.set()
-        await whole(pilot, app)
-        assert len(rows.rows) == 9
-        assert cluster.called("best") == [PLAN]
-        assert "and a prompt of 512 tokens" in screen_text(app)
-
-
-async def test_an_error_is_one_sentence(started: Started) -> None:
-    cluster = homelab()
-
-    def found(plan: Plan) -> tuple[Alternative, ...]:
-        raise PlanError("No split of these devices fits", "Add a peer.")
-
-    cluster.bests = found
-    async with opened(started, cluster) as (pilot, app, rows):
-        says = "No split of these devices fits. Add a peer."
-        await until(pilot, lambda: says in screen_text(app))
-        assert len(rows.rows) == 1
-
-
-async def test_parts_of_tensors_are_taken_where_they_win(started: Started) -> None:
-    """They are predicted on the bar, too, without asking for other speeds."""
-    cluster = homelab()
-    ids = tuple(share.device for share in PLAN.split.shares)
-
-    def found(plan: Plan) -> tuple[Alternative, ...]:
-        now, best, *_ = scenes.bests(plan)
-        parts = replace(best, counts=(16, 16, 16), by_tensor=True, devices=ids)
-        return now, replace(parts, name=NAME)
-
-    cluster.bests = found
-    async with opened(started, cluster) as (pilot, app, _):
+        cluster.bests = lambda _: (now, parts)
+        asked = len(cluster.called("speeds"))
+        await opened(pilot, app)
         await whole(pilot, app)
         await pilot.press("down")
         await until(pilot, lambda: drawn(app) == (16, 16, 16))
@@ -208,53 +199,33 @@ async def test_parts_of_tensors_are_taken_where_they_win(started: Started) -> No
         assert plan.extra_args == BY_TENSOR
         assert plan.asked is not None
         assert plan.asked.extra_args == BY_TENSOR
-        assert len(cluster.called("speeds")) == 1
+        assert len(cluster.called("speeds")) == asked, "no other speeds are asked for"
 
 
-async def test_answers_in_all_slots_have_a_column(started: Started) -> None:
-    several = replace(PLAN, server=ServerSettings(slots=4))
-    cluster = ScriptedCluster(replace(scenes.homelab_serving(), plan=several))
+async def test_slots_drafts_and_errors_are_told(started: Started) -> None:
+    server = ServerSettings(slots=4, draft=NGRAM_DRAFT)
+    serving = replace(scenes.homelab_serving(), plan=replace(PLAN, server=server))
+    cluster = ScriptedCluster(serving)
     cluster.pace = scenes.pace
-    async with opened(started, cluster) as (pilot, app, rows):
+    async with predicted(started, cluster) as (pilot, app):
+        rows = await opened(pilot, app)
         await whole(pilot, app)
         assert "4 clients" in screen_text(app)
         together = rows.rows[1].all_slots
         assert together is not None
         assert f"~{together:.1f}" in screen_text(app)
-
-
-async def test_titles_end_where_their_figures_end(started: Started) -> None:
-    async with opened(started, homelab()) as (pilot, app, _):
-        await whole(pilot, app)
-        shown = screen_text(app).splitlines()
-        title = next(line for line in shown if "first token" in line and "plan" in line)
-        row = next(line for line in shown if AS_IT_IS in line)
-        ends = [found.end() for found in re.finditer(r"~\S+( [A-Za-z]+)?", row)]
-        titles = ("tok/s", "first token", "per token")
-        assert [title.index(name) + len(name) for name in titles] == ends[:3]
-
-
-async def test_a_plan_with_a_draft_is_compared_without_it(started: Started) -> None:
-    drafting = replace(PLAN, server=ServerSettings(draft=NGRAM_DRAFT))
-    cluster = ScriptedCluster(replace(scenes.homelab_serving(), plan=drafting))
-    cluster.pace = scenes.pace
-    async with opened(started, cluster) as (pilot, app, _):
-        await whole(pilot, app)
         assert "512 tokens, without the draft" in screen_text(app)
+        await pilot.press("escape")
+        await closed(pilot, app)
 
+        def none(plan: Plan) -> tuple[Alternative, ...]:
+            raise PlanError("No split of these devices fits", "Add a peer.")
 
-async def test_a_plan_of_another_console_ends_the_preview(started: Started) -> None:
-    cluster = homelab()
-    async with opened(started, cluster) as (pilot, app, _):
-        await whole(pilot, app)
-        await pilot.press("down")
-        await until(pilot, lambda: drawn(app) == (48, 0, 0))
-        now = cluster.now
-        assert now is not None
-        other = replace(PLAN, ctx_size=4096)
-        cluster.push(replace(now, seq=now.seq + 1, plan=other, generation=9))
-        await until(pilot, lambda: app.editor.plan == other)
-        await until(pilot, lambda: drawn(app) == (26, 8, 14))
+        cluster.bests = none
+        rows = await opened(pilot, app)
+        says = "No split of these devices fits. Add a peer."
+        await until(pilot, lambda: says in screen_text(app))
+        assert len(rows.rows) == 1
 
 
 # --- choices -------------------------------------------------------------------------
@@ -336,15 +307,13 @@ def test_a_difference_that_rounds_to_nothing_is_none() -> None:
     assert change(112, 100) == pytest.approx(0.12)
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["normal", "small"])
-def test_the_list_of_plans(look: Look, size: Size) -> None:
+def test_the_list_of_plans(look: Look) -> None:
     async def pointed(pilot: Pilot[None]) -> None:
         app: Any = pilot.app
         await until(pilot, lambda: app.editor.edit and app.editor.edit.forecast)
-        app._home.split.bar.focus()
-        await pilot.press("a")
+        await opened(pilot, app)
         await whole(pilot, app)
         await pilot.press("down", "down")
         await pilot.pause()
 
-    look(homelab(), size, pointed)
+    look(homelab(), run=pointed)

@@ -16,7 +16,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.dialog import ChoiceDialog
-from tui.model.files import Remembered, remember
+from tui.model.files import Remembered, recall, remember
 
 SIZE = (120, 36)
 BRIEFS = (
@@ -43,8 +43,11 @@ async def gone_to_second(pilot: Pilot[None], cluster: ScriptedCluster) -> None:
     await until(pilot, lambda: cluster.called("use") == ["second"])
 
 
-async def test_another_cluster_is_chosen_by_name(started: Started) -> None:
+async def test_another_cluster_is_chosen_by_name(
+    started: Started, memory_file: Path
+) -> None:
     async with started(HERE) as (pilot, app, cluster):
+        assert "default ▸ " in screen_text(app), "the usual one is named beside another"
         assert "second" not in screen_text(app)
         await asked(pilot)
         for name in ("default", "second", "glm"):
@@ -59,6 +62,8 @@ async def test_another_cluster_is_chosen_by_name(started: Started) -> None:
         await until(pilot, lambda: app.editor.plan == scenes.HOMELAB_PLAN)
         await settled(pilot)
         assert "second ▸ " in screen_text(app)
+    plans = {"default": scenes.DEMO_PLAN, "second": scenes.HOMELAB_PLAN}
+    assert recall(memory_file).plans == plans, "each has its own"
 
 
 async def test_another_cluster_takes_up_its_remembered_plan(
@@ -74,7 +79,7 @@ async def test_another_cluster_takes_up_its_remembered_plan(
         await until(pilot, lambda: app.editor.plan == scenes.HOMELAB_PLAN)
 
 
-async def test_staying_changes_nothing(started: Started) -> None:
+async def test_staying_and_quitting_end_nothing_elsewhere(started: Started) -> None:
     async with started(HERE) as (pilot, app, cluster):
         plan = app.editor.plan
         for keys in (("enter",), ("escape",), ("1",)):
@@ -84,6 +89,10 @@ async def test_staying_changes_nothing(started: Started) -> None:
         assert cluster.called("use") == []
         assert app.editor.plan == plan
         assert cluster.streams == 1
+        await asked(pilot, "q")
+        await pilot.press("s")
+        await until(pilot, lambda: cluster.called("stop"))
+        assert cluster.called("shutdown") == []
 
 
 async def test_a_launch_says_what_it_replaces(started: Started) -> None:
@@ -97,31 +106,17 @@ async def test_a_launch_says_what_it_replaces(started: Started) -> None:
         assert cluster.called("replaces") == [7]
 
 
-async def test_quitting_ends_this_cluster_alone(started: Started) -> None:
-    async with started(HERE) as (pilot, _, cluster):
-        await asked(pilot, "q")
-        await pilot.press("s")
-        await until(pilot, lambda: cluster.called("stop"))
-        assert cluster.called("shutdown") == []
-
-
-async def test_another_cluster_is_shown_after_a_freeze(started: Started) -> None:
+async def test_another_cluster_ends_a_freeze_and_a_loss(started: Started) -> None:
     async with started(HERE) as (pilot, app, cluster):
         await pilot.press("space")
         await until(pilot, lambda: "frozen" in screen_text(app))
-        await gone_to_second(pilot, cluster)
-        cluster.push(at("second", scenes.homelab_serving()))
-        await until(pilot, lambda: app._home.shown is cluster.now)
-        assert "frozen" not in screen_text(app)
-
-
-async def test_another_cluster_is_not_shown_as_lost(started: Started) -> None:
-    async with started(HERE) as (pilot, app, cluster):
         cluster.lose(DllmError("It is gone"))
         await until(pilot, lambda: not app._home.status_line.connected)
         await gone_to_second(pilot, cluster)
         cluster.push(at("second", scenes.homelab_serving()))
-        await until(pilot, lambda: app.editor.plan == scenes.HOMELAB_PLAN)
+        await until(pilot, lambda: app._home.shown is cluster.now)
+        assert "frozen" not in screen_text(app)
+        assert app.editor.plan == scenes.HOMELAB_PLAN
         assert app._home.status_line.connected
 
 
@@ -144,8 +139,3 @@ async def test_a_model_chosen_for_one_cluster_is_not_put_on_the_desk_of_another(
         await until(pilot, lambda: cluster.called("propose"))
         await pilot.pause()
         assert app.editor.plan is None
-
-
-async def test_the_usual_cluster_is_named_beside_another(started: Started) -> None:
-    async with started(HERE) as (_, app, _):
-        assert "default ▸ " in screen_text(app)

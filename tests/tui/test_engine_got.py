@@ -17,25 +17,11 @@ NONE_HERE = msgspec.structs.replace(
 )
 
 
-async def test_b_gets_an_engine_where_none_is(started: Started) -> None:
+async def test_b_gets_an_engine_and_again_cancels(started: Started) -> None:
     async with started(NONE_HERE, wait=False) as (pilot, app, cluster):
         cluster.downloads.clear()
         await until(pilot, lambda: MESSAGE in screen_text(app))
         assert "b gets llama.cpp, or builds it" in screen_text(app)
-        await pilot.press("b")
-        await until(pilot, lambda: "50 % of 17.0 MiB" in screen_text(app))
-        cluster.downloads.set()
-        await until(pilot, lambda: "50 % of" not in screen_text(app))
-        said = "\n".join(toasts(app))
-        assert "building llama.cpp from source instead" in said
-        assert f"llama.cpp is here: {scenes.ENGINE.version}" in said
-        assert len(cluster.called("get_engine")) == 1
-
-
-async def test_b_again_cancels_after_asking(started: Started) -> None:
-    async with started(NONE_HERE, wait=False) as (pilot, app, cluster):
-        cluster.downloads.clear()
-        await until(pilot, lambda: MESSAGE in screen_text(app))
         await pilot.press("b")
         await until(pilot, lambda: "50 % of 17.0 MiB" in screen_text(app))
         await pilot.press("b")
@@ -45,34 +31,20 @@ async def test_b_again_cancels_after_asking(started: Started) -> None:
         said = "\n".join(toasts(app))
         assert "getting llama.cpp again resumes" in said
         assert MESSAGE in screen_text(app)
-        await pilot.press("b")
+        # On this machine's row, and in Models, too.
+        app._home.go_to("peers")
+        await pilot.press("p")
         await until(pilot, lambda: len(cluster.called("get_engine")) == 2)
-
-
-async def test_b_balances_where_an_engine_is(started: Started) -> None:
-    async with started() as (pilot, _, cluster):
-        await pilot.press("b")
-        await pilot.pause()
-        assert not cluster.called("get_engine")
-
-
-async def test_models_gets_one_too(started: Started) -> None:
-    async with started(NONE_HERE, wait=False) as (pilot, app, cluster):
-        cluster.downloads.clear()
-        await until(pilot, lambda: MESSAGE in screen_text(app))
-        await pilot.press("6")
-        await pilot.press("b")
         await until(pilot, lambda: "50 % of 17.0 MiB" in screen_text(app))
         cluster.downloads.set()
         await until(pilot, lambda: "50 % of" not in screen_text(app))
-
-
-async def test_p_on_this_machine_gets_one_too(started: Started) -> None:
-    async with started(NONE_HERE, wait=False) as (pilot, app, cluster):
-        await until(pilot, lambda: MESSAGE in screen_text(app))
-        app._home.go_to("peers")
-        await pilot.press("p")
-        await until(pilot, lambda: cluster.called("get_engine"))
+        said = "\n".join(toasts(app))
+        assert "building llama.cpp from source instead" in said
+        assert f"llama.cpp is here: {scenes.ENGINE.version}" in said
+        await pilot.press("6")
+        await until(pilot, lambda: app.current_mode == "models")
+        await pilot.press("b")
+        await until(pilot, lambda: len(cluster.called("get_engine")) == 3)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,15 @@ def test_a_bad_theme_does_not_hide_the_good_ones(tmp_path: Path) -> None:
     assert len(errors) == 1
 
 
+def test_a_theme_is_found_by_its_name_though_its_file_has_another(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, ('name = "dllm-dark"', 'name = "my-paper"'), "another-name")
+    theme = theming.find_theme("my-paper", [BUILTIN_FOLDER, tmp_path])
+    assert theme is not None
+    assert theme.name == "my-paper"
+
+
 def test_what_is_remembered_comes_back(memory_file: Path) -> None:
     memory = Remembered(
         theme="nord", zoomed="chat", plans={"default": scenes.DEMO_PLAN}
@@ -117,6 +126,15 @@ def test_what_is_remembered_comes_back(memory_file: Path) -> None:
     assert recall(memory_file) == memory
     assert stat.S_IMODE(memory_file.stat().st_mode) == 0o600
     assert [path.name for path in memory_file.parent.iterdir()] == ["console.json"]
+
+
+def test_consoles_on_two_clusters_remember_a_plan_each(memory_file: Path) -> None:
+    default = {"default": scenes.DEMO_PLAN}
+    remember(memory_file, Remembered(plans=default))
+    lab = {"lab": scenes.HOMELAB_PLAN, "default": scenes.HOMELAB_PLAN}
+    remember(memory_file, Remembered(plans=lab), "lab")
+    plans = {"default": scenes.DEMO_PLAN, "lab": scenes.HOMELAB_PLAN}
+    assert recall(memory_file).plans == plans
 
 
 def test_no_file_is_an_empty_memory(memory_file: Path) -> None:

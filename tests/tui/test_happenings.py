@@ -12,7 +12,7 @@ from backends.errors import ControllerError
 from backends.state import Actor, Event, EventKind, EventTone
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, toasts, until
+from tests.tui.helpers import in_front, screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.help_and_events import EventsDialog, EvidenceDialog
 from tui.screens.logs.screen import LogsScreen
@@ -55,43 +55,39 @@ class Storied(ScriptedCluster):
 async def opened(pilot: Pilot[None]) -> EventsDialog:
     """The events, once the story is there."""
     await pilot.press("e")
-    await until(pilot, lambda: isinstance(pilot.app.screen, EventsDialog))
-    dialog = pilot.app.screen
-    assert isinstance(dialog, EventsDialog)
+    dialog = await in_front(pilot, EventsDialog)
     await until(pilot, lambda: dialog._happenings)
     return dialog
 
 
-async def test_what_another_console_did_is_told(started: Started) -> None:
+async def test_what_others_did_is_told_and_listed_once(started: Started) -> None:
     cluster = Storied()
     cluster.happens("cleared the lab on mini", by=ANNA, shown=False)
+    cluster.errors["events"] = ControllerError("It is gone")
     async with started(cluster) as (pilot, app, _):
+        app.tell("Copied the split")
+        await opened(pilot)
+        await until(pilot, lambda: "Copied the split" in screen_text(app))
+        assert any("It is gone" in toast for toast in toasts(app))
+        cluster.errors.clear()
+        await pilot.press("escape")
+        app.clear_notifications()
         cluster.happens("set the lab on mini: +20 ms each way", by=OURS)
         cluster.happens("set the lab on mini: +5 ms each way", by=ANNA)
+        told = "anna@studio set the lab on mini: +5 ms each way"
         await until(pilot, lambda: toasts(app))
-        assert toasts(app) == [
-            "anna@studio set the lab on mini: +5 ms each way (console, pid 1 on pts/3)"
-        ], "neither what was before, nor what we did"
+        assert toasts(app) == [f"{told} (console, pid 1 on pts/3)"], (
+            "neither what was before, nor what we did"
+        )
         cluster.happens("tiny serves after 1.2 s", kind=EventKind.SERVING)
         cluster.happens("mini is gone", kind=EventKind.PEER, tone=EventTone.WARNING)
         await until(pilot, lambda: len(toasts(app)) == 2)
         assert toasts(app)[1] == "mini is gone"
-
-
-async def test_a_toast_of_the_story_is_listed_once(started: Started) -> None:
-    cluster = Storied()
-    async with started(cluster) as (pilot, app, _):
-        cluster.happens("stopped it", by=ANNA, kind=EventKind.STOP)
-        await until(pilot, lambda: toasts(app))
-        app.tell("Copied the split")
-        await opened(pilot)
-        await until(pilot, lambda: "anna@studio stopped it" in screen_text(app))
-        dialog = app.screen
-        assert isinstance(dialog, EventsDialog)
-        assert [one.text for one in dialog._list.rows] == [
-            "anna@studio stopped it",
-            "Copied the split",
-        ]
+        dialog = await opened(pilot)
+        await until(pilot, lambda: told in screen_text(app))
+        listed = [one.text for one in dialog._list.rows]
+        assert [told in text for text in listed].count(True) == 1
+        assert listed.count("mini is gone") == 1
 
 
 async def test_the_evidence_and_the_way_to_the_log(started: Started) -> None:
@@ -134,13 +130,3 @@ async def test_a_filter_and_a_copy_of_what_it_leaves(started: Started) -> None:
         assert dialog._list.selected == 0, "the reader stays where they were"
         await pilot.press("G", "escape")
         await until(pilot, lambda: app.screen is not dialog)
-
-
-async def test_without_a_controller_the_toasts_are_there(started: Started) -> None:
-    cluster = Storied()
-    cluster.errors["events"] = ControllerError("It is gone")
-    async with started(cluster) as (pilot, app, _):
-        app.tell("Copied the split")
-        await opened(pilot)
-        await until(pilot, lambda: "Copied the split" in screen_text(app))
-        assert any("It is gone" in toast for toast in toasts(app))
