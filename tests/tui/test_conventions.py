@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from textual import events
+from textual.worker import Worker
 
-from backends.state import ClusterSnapshot, PeerState
+from backends.state import ClusterSnapshot
 from tests.kit.console import Started
-from tests.tui import peer_scenes, scenes
-from tests.tui.helpers import screen_text, settled, text_of, toasts, until
-from tests.tui.looks import MakeApp
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, text_of, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import ACTIONS
 from tui.api.bridge import UNWATCHED_SLOWER
 from tui.app.app import DllmApp
 from tui.app.console import ascii_sign
 from tui.model.facts import LiveFacts
-from tui.model.files import BUILTIN_FOLDER
 from tui.screens.cluster.live_figures import columns_of
 from tui.screens.logs.screen import LogsScreen
 
-SIZE = (120, 36)
 VI = {"down": "j", "up": "k", "first": "g", "last": "G"}
 TYPED_INTO = {
     "adding",
@@ -80,6 +79,8 @@ def test_lists_are_moved_in_by_letters_too(way: str) -> None:
 
 async def test_space_freezes_every_pane_while_data_come(started: Started) -> None:
     async with started(serving(1, 20.0)) as (pilot, app, cluster):
+        line, now = app._home.status_line, [50.0]
+        line._clock = lambda: now[0]
         await pilot.press("space")
         await until(pilot, lambda: "‖ frozen · 0 s old" in screen_text(app))
         before = text_of(app._home.live._figures)
@@ -88,6 +89,8 @@ async def test_space_freezes_every_pane_while_data_come(started: Started) -> Non
         await until(pilot, lambda: app.editor.snapshot and app.editor.snapshot.seq == 2)
         assert text_of(app._home.live._figures) == before
         assert "33.3" in text_of(app._home.status_line)
+        now[0] = 57.2
+        await until(pilot, lambda: "frozen · 7 s old" in text_of(line))
         await pilot.press("3")
         await until(pilot, lambda: app.current_mode == "traffic")
         assert "frozen" in screen_text(app)
@@ -95,32 +98,6 @@ async def test_space_freezes_every_pane_while_data_come(started: Started) -> Non
         await until(pilot, lambda: "33.3" in text_of(app._home.live._figures))
         assert "frozen" not in screen_text(app)
         assert len(app.editor.trends.rates.columns) == columns + 1
-
-
-async def test_frozen_figures_say_how_old_they_are(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        line, now = app._home.status_line, [50.0]
-        line._clock = lambda: now[0]
-        await pilot.press("space")
-        now[0] = 57.2
-        await until(pilot, lambda: "frozen · 7 s old" in text_of(line))
-
-
-async def test_a_frozen_log_is_not_read(started: Started) -> None:
-    async with started(scenes.demo_serving()) as (pilot, app, _):
-        await pilot.press("5")
-        await until(pilot, lambda: log_lines(app))
-        await pilot.press("space")
-        await until(pilot, lambda: "frozen" in screen_text(app))
-        screen = app.screen
-        assert isinstance(screen, LogsScreen)
-        reading = [w for w in app.workers if w.group == "logs" and not w.is_finished]
-        assert not reading
-        await pilot.press("space")
-        await until(
-            pilot,
-            lambda: [w for w in app.workers if w.group == "logs" and w.is_running],
-        )
 
 
 # --- zoom, filter ------------------------------------------------------------------
@@ -153,55 +130,47 @@ async def test_peers_are_filtered_by_words(started: Started) -> None:
         assert shown.has_focus
         await pilot.press("escape")
         await until(pilot, lambda: [p.name for p in shown.peers] == names)
+        # One more peer after a filter is no new machine to go to.
+        await pilot.press("slash", *"mini", "enter")
+        await until(pilot, lambda: [p.name for p in shown.peers] == ["mini"])
+        await pilot.press("escape")
+        await until(pilot, lambda: len(shown.peers) == len(names))
+        assert shown.peer is not None
+        assert shown.peer.name == "mini"
         await pilot.press("slash", *"zebra")
         await until(pilot, lambda: "no peer has these words" in screen_text(app))
-
-
-async def test_the_selection_stays_when_the_filter_goes(started: Started) -> None:
-    """One more peer after a filter is no new machine to go to."""
-    peers = peer_scenes.here(peer_scenes.ADA, peer_scenes.BOB)
-    async with started(peers, wait=False) as (pilot, app, _):
-        await until(pilot, lambda: app._home.peers.peer_list.peers)
-        app._home.go_to("peers")
-        n_peers = len(app._home.peers.peer_list.peers)
-        await pilot.press("slash", *"ada", "enter")
-        await until(pilot, lambda: len(app._home.peers.peer_list.peers) < n_peers)
-        await pilot.press("escape")
-        await until(pilot, lambda: len(app._home.peers.peer_list.peers) == n_peers)
-        peer = app._home.peers.peer_list.peer
-        assert peer is not None
-        assert peer.name == "ada"
 
 
 # --- copying, saving, paging ---------------------------------------------------------
 
 
-async def test_the_launch_command_is_copied_from_anywhere(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        await pilot.press("3", "Y")
-        await until(pilot, lambda: toasts(app) == ["Copied the launch command"])
-        assert app.clipboard.startswith("llama-server -m /")
-
-
-async def test_without_a_server_there_is_no_command(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, _):
-        await until(pilot, lambda: app.editor.snapshot)
-        await pilot.press("Y")
-        await until(pilot, lambda: "no command to copy" in "".join(toasts(app)))
-
-
-async def test_a_copy_is_kept_and_the_toast_says_where(started: Started) -> None:
+async def test_the_launch_command_and_a_picture_are_taken_from_anywhere(
+    started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("platformdirs.user_downloads_dir", lambda: str(tmp_path))
     kept: list[str] = []
     running = started(keep_copy=kept.append, kept_where="/tmp/copied.txt")
-    async with running as (pilot, app, _):
-        await pilot.press("Y")
+    async with running as (pilot, app, cluster):
+        await pilot.press("3", "Y")
         await until(pilot, lambda: kept)
+        assert app.clipboard.startswith("llama-server -m /")
         assert kept == [app.clipboard]
-        assert toasts(app)[0].endswith("; a copy is in /tmp/copied.txt")
+        said = "Copied the launch command; a copy is in /tmp/copied.txt"
+        assert toasts(app) == [said]
+        await pilot.press("1", "f12")
+        await until(pilot, lambda: len(toasts(app)) == 2)
+        assert toasts(app)[1].startswith(f"Saved the screen to {tmp_path}")
+        (picture,) = pictures(tmp_path)
+        assert "GLM-4.7-Flash" in picture
+        idle = msgspec.structs.replace(scenes.idle(), seq=9)
+        cluster.push(idle)
+        await until(pilot, lambda: app.editor.snapshot == idle)
+        await pilot.press("Y")
+        await until(pilot, lambda: "no command to copy" in toasts(app)[-1])
 
 
-async def test_a_log_opens_in_the_users_pager(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_a_log_is_frozen_and_opens_in_the_users_pager(
+    started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pager, seen = tmp_path / "pager", tmp_path / "seen"
     pager.write_text(f"#!/bin/sh\ncat > {seen}.part && mv {seen}.part {seen}\n")
@@ -209,38 +178,28 @@ async def test_a_log_opens_in_the_users_pager(
     monkeypatch.setenv("PAGER", str(pager))
     cluster = ScriptedCluster(scenes.demo_serving())
     cluster.logs["llama-server"] = "first\n\x1b]52;c;b3duZWQ=\x07last\n"
-    app = make_app(cluster)
-    monkeypatch.setattr(app, "suspend", nullcontext)
-    monkeypatch.setattr("click._termui_impl.isatty", lambda _: True)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
+
+        def reading() -> list[Worker[Any]]:
+            return [w for w in app.workers if w.group == "logs" and not w.is_finished]
+
         await pilot.press("5")
         await until(pilot, lambda: log_lines(app))
+        await pilot.press("space")
+        await until(pilot, lambda: "frozen" in screen_text(app))
+        assert not reading()
+        await pilot.press("space")
+        await until(pilot, lambda: [w for w in reading() if w.is_running])
+        # There is no terminal for a pager.
+        await pilot.press("P")
+        await until(pilot, lambda: "S saves the log" in "".join(toasts(app)))
+        monkeypatch.setattr(app, "suspend", nullcontext)
+        monkeypatch.setattr("click._termui_impl.isatty", lambda _: True)
         await pilot.press("P")
         await until(pilot, seen.exists)
         text = seen.read_text()
         assert text.startswith("first\n")
         assert "\x1b" not in text
-
-
-async def test_without_a_terminal_there_is_no_pager(started: Started) -> None:
-    async with started(scenes.demo_serving()) as (pilot, app, _):
-        await pilot.press("5")
-        await until(pilot, lambda: log_lines(app))
-        await pilot.press("P")
-        await until(pilot, lambda: "S saves the log" in "".join(toasts(app)))
-
-
-async def test_a_picture_of_the_screen_is_saved(
-    started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("platformdirs.user_downloads_dir", lambda: str(tmp_path))
-    async with started() as (pilot, app, _):
-        await pilot.press("f12")
-        await until(pilot, lambda: toasts(app))
-        assert toasts(app)[0].startswith(f"Saved the screen to {tmp_path}")
-        (picture,) = pictures(tmp_path)
-        assert "GLM-4.7-Flash" in picture
 
 
 # --- drawing -----------------------------------------------------------------------
@@ -281,20 +240,6 @@ async def test_a_terminal_without_focus_is_painted_rarely(started: Started) -> N
         await until(pilot, lambda: bridge._pace == 1.0)
 
 
-async def test_a_theme_is_found_by_its_name_though_its_file_has_another(
-    started: Started, tmp_path: Path
-) -> None:
-    text = (BUILTIN_FOLDER / "dllm-light.toml").read_text()
-    text = text.replace('name = "dllm-light"', 'name = "my-paper"')
-    folder = tmp_path / "themes"
-    folder.mkdir()
-    (folder / "another-name.toml").write_text(text)
-    running = started(theme_folders=[BUILTIN_FOLDER, folder], theme="my-paper")
-    async with running as (_, app, _):
-        assert app.theme == "my-paper"
-        assert not toasts(app)
-
-
 def test_figures_have_fixed_places_whatever_they_are() -> None:
     small, large = serving(1, 0.1), serving(2, 4321.0)
     places = [
@@ -305,12 +250,3 @@ def test_figures_have_fixed_places_whatever_they_are() -> None:
         for scene in (small, large)
     ]
     assert places[0] == places[1]
-
-
-async def test_every_peer_has_a_letter_beside_its_colour(started: Started) -> None:
-    async with started(scenes.homelab_serving()) as (_, app, _):
-        text = screen_text(app)
-        for mark, name in zip("ABC", ("studio", "mini", "box"), strict=True):
-            assert f"{mark} {name}" in text
-        assert PeerState.UNREACHABLE in {peer.state for peer in app.editor.peers}
-        assert "○ nuc" in text

@@ -5,42 +5,42 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from textual.pilot import Pilot
 
-from backends.errors import ControllerError, DllmError
+from backends.errors import ControllerError
 from backends.split.layout import counts
-from backends.state import Reply
+from backends.state import PeerState
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.flowing import SIZE, layers, planning
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.looks import MakeApp
-from tests.tui.scripted import ANSWER, ScriptedCluster
-from tui.app.app import DllmApp
+from tests.tui.scripted import ScriptedCluster
 from tui.model.files import Remembered, recall, remember
 
 
 async def test_it_attaches_to_what_runs(started: Started) -> None:
-    running = started(scenes.homelab_serving(), initial_model=scenes.GLM.path)
+    bare = msgspec.structs.replace(scenes.homelab_serving(), model=None)
+    running = started(bare, initial_model=scenes.GLM.path)
     async with running as (_, app, cluster):
         assert layers(app) == (26, 8, 14)
         text = screen_text(app)
         assert "● serving" in text
         assert "as planned" in text
         assert cluster.called("propose") == []
+        assert cluster.called("inspect") == [scenes.GLM.path], "its header is read"
+        for mark, name in zip("ABC", ("studio", "mini", "box"), strict=True):
+            assert f"{mark} {name}" in text, "a letter stands beside each colour"
+        assert PeerState.UNREACHABLE in {peer.state for peer in app.editor.peers}
+        assert "○ nuc" in text
 
 
-async def test_it_reads_the_header_of_a_running_model(started: Started) -> None:
-    bare = msgspec.structs.replace(scenes.homelab_serving(), model=None)
-    async with started(bare) as (_, _, cluster):
-        assert cluster.called("inspect") == [scenes.GLM.path]
-
-
-async def test_it_begins_with_the_model_of_the_command_line(started: Started) -> None:
-    async with planning(started) as (_, app, _):
+async def test_it_begins_with_a_model_until_one_runs(started: Started) -> None:
+    async with planning(started) as (pilot, app, cluster):
         assert layers(app) == (0, 6, 7)
         assert "not running yet: l launches" in screen_text(app)
         assert "starts with the launch" in screen_text(app)
+        cluster.push(scenes.homelab_serving())
+        await until(pilot, lambda: layers(app) == (26, 8, 14))
 
 
 async def test_another_model_is_drawn_beside_what_runs(started: Started) -> None:
@@ -77,13 +77,8 @@ async def test_a_model_that_is_gone_is_said_and_nothing_more(
         assert "No model yet: m picks one" in screen_text(app)
 
 
-async def test_a_plan_launched_elsewhere_is_taken_over(started: Started) -> None:
-    async with planning(started) as (pilot, app, cluster):
-        cluster.push(scenes.homelab_serving())
-        await until(pilot, lambda: layers(app) == (26, 8, 14))
-
-
-async def test_an_edit_outlives_snapshots_of_what_runs(started: Started) -> None:
+async def test_an_edit_outlives_snapshots_and_a_loss(started: Started) -> None:
+    """The loss is said once."""
     async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("left")
         later = msgspec.structs.replace(scenes.homelab_serving(), seq=8)
@@ -93,10 +88,6 @@ async def test_an_edit_outlives_snapshots_of_what_runs(started: Started) -> None
         assert "changed: l launches it, u undoes · runs now 26 | 8 | 14" in (
             screen_text(app)
         )
-
-
-async def test_a_lost_controller_is_said_once_and_found_again(started: Started) -> None:
-    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         cluster.errors["snapshots"] = ControllerError("No answer on the socket")
         cluster.lose(ControllerError("The connection broke (EOF)", "Run it again."))
         await until(pilot, lambda: "◌ reconnecting" in screen_text(app))
@@ -108,55 +99,7 @@ async def test_a_lost_controller_is_said_once_and_found_again(started: Started) 
         await until(pilot, lambda: "● serving" in screen_text(app))
         # A toast comes a step later, and the first may have left by then.
         await until(pilot, lambda: "Reconnected to the controller" in toasts(app))
-
-
-async def test_the_layout_is_there_before_the_first_snapshot(started: Started) -> None:
-    async with started(ScriptedCluster(None), wait=False) as (pilot, app, _):
-        await pilot.pause()
-        text = screen_text(app)
-        assert "◌ connecting" in text
-        assert all(title in text for title in ("Peers", "Split", "Live", "Chat"))
-
-
-async def ask(app: DllmApp, pilot: Pilot[None]) -> None:
-    chat = app._home.chat
-    await until(pilot, lambda: chat.conversation)
-    app.attempt(chat.session.ask("Why?"), group="asked")
-
-
-def last_reply(app: DllmApp) -> Reply:
-    now = app._home.chat.conversation
-    return now.turns[-1].reply if now and now.turns else Reply()
-
-
-async def test_an_answer_reaches_the_chat(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        await ask(app, pilot)
-        await until(pilot, lambda: last_reply(app).done)
-        assert last_reply(app).text.strip() == ANSWER
-        assert last_reply(app).model == scenes.GLM.path
-
-
-async def test_stopping_an_answer_keeps_what_came(started: Started) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    cluster.gate.clear()
-    async with started(cluster) as (pilot, app, _):
-        chat = app._home.chat
-        await ask(app, pilot)
-        await until(pilot, lambda: cluster.called("chat"))
-        app.open(chat.session.stop(), group="stop")
-        await until(pilot, lambda: last_reply(app).finish_reason == "stopped")
-
-
-async def test_a_failed_answer_is_told_in_the_chat(started: Started) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    cluster.errors["chat"] = DllmError("The server said no")
-    async with started(cluster) as (pilot, app, _):
-        await ask(app, pilot)
-        await until(pilot, lambda: last_reply(app).failure)
-        failure = last_reply(app).failure
-        assert failure is not None
-        assert failure.what == "The server said no"
+        assert layers(app) == (25, 9, 14)
 
 
 async def test_it_remembers_theme_zoom_and_plan(
@@ -178,33 +121,23 @@ async def test_it_remembers_theme_zoom_and_plan(
         await settled(pilot)
         assert again.theme == "nord"
         assert again._home.zoomed == "split"
-
-
-async def test_consoles_on_two_clusters_remember_a_plan_each(
-    make_app: MakeApp, memory_file: Path
-) -> None:
-    other = msgspec.structs.replace(scenes.demo_serving(), cluster="lab")
-    one, two = make_app(), make_app(ScriptedCluster(other))
-    async with one.run_test(size=SIZE) as pilot, two.run_test(size=SIZE) as second:
+    once = make_app(theme="dllm-light")
+    async with once.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        await settled(second)
         await pilot.press("left")
-        await second.press("left")
-        await until(second, lambda: layers(one) == (25, 9, 14))
-        await until(second, lambda: layers(two) == (0, 5, 8))
-    memory = recall(memory_file)
-    for app, cluster in ((one, "default"), (two, "lab")):
-        plan = memory.plan_of(cluster)
-        assert plan is not None
-        assert plan.split == app.editor.plan.split  # type: ignore[union-attr]
+        assert once.theme == "dllm-light"
+    assert recall(memory_file).theme == "nord", "that was for one start"
 
 
-async def test_a_plan_is_not_forgotten_where_nothing_answered(
-    make_app: MakeApp, memory_file: Path
+async def test_where_nothing_answers_the_layout_is_there_and_no_plan_forgotten(
+    started: Started, memory_file: Path
 ) -> None:
     remember(memory_file, Remembered(plans={"default": scenes.DEMO_PLAN}))
-    async with make_app(ScriptedCluster(None)).run_test(size=SIZE) as pilot:
+    async with started(ScriptedCluster(None), wait=False) as (pilot, app, _):
         await pilot.pause()
+        text = screen_text(app)
+        assert "◌ connecting" in text
+        assert all(title in text for title in ("Peers", "Split", "Live", "Chat"))
     assert recall(memory_file).plan_of("default") == scenes.DEMO_PLAN
 
 
@@ -221,16 +154,6 @@ async def test_a_broken_memory_is_said_and_forgotten(
         await until(pilot, lambda: toasts(app))
         assert "cannot be read" in toasts(app)[0]
     assert recall(memory_file).theme == "dllm-dark"
-
-
-async def test_a_theme_for_one_start_is_not_kept(
-    started: Started, memory_file: Path
-) -> None:
-    remember(memory_file, Remembered(theme="nord"))
-    async with started(theme="dllm-light") as (pilot, app, _):
-        await pilot.press("left")
-        assert app.theme == "dllm-light"
-    assert recall(memory_file).theme == "nord"
 
 
 async def test_a_relaunch_keeps_the_rows_of_live(started: Started) -> None:
