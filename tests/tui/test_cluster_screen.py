@@ -44,7 +44,6 @@ async def test_panes_give_way_to_small_terminals(started: Started) -> None:
     async with started(size=(160, 48)) as (pilot, app, _):
         for width, height, panes, note in (
             (160, 48, ["Peers", "Split", "Live", "Chat"], ""),
-            (120, 36, ["Peers", "Split", "Live", "Chat"], ""),
             (100, 24, ["Peers", "Split", "Live", "Chat"], ""),
             (80, 24, ["Split", "Live", "Chat"], "+1 pane: tab"),
             (120, 20, ["Peers", "Split", "Chat"], "1 pane hidden: tab"),
@@ -54,9 +53,18 @@ async def test_panes_give_way_to_small_terminals(started: Started) -> None:
             await until(pilot, lambda: shown(app) == panes)  # noqa: B023
             assert app._home.key_bar.note == note
             assert (note or "quit") in screen_text(app)
+        for size in ((20, 5), (59, 30), (100, 17)):
+            await resize(pilot, *size)
+            await until(pilot, lambda: "60×18" in screen_text(app))
+            text = screen_text(app)
+            assert f"{size[0]}×{size[1]}" in text
+            assert "Split" not in text
+        await resize(pilot, 80, 24)
+        await until(pilot, lambda: "60×18" not in screen_text(app))
+        assert "Split" in screen_text(app)
 
 
-async def test_tab_reaches_every_pane_also_hidden_ones(started: Started) -> None:
+async def test_tab_reaches_hidden_and_zoomed_panes(started: Started) -> None:
     async with started(size=(60, 18)) as (pilot, app, _):
         seen = []
         for _ in range(4):
@@ -72,37 +80,7 @@ async def test_tab_reaches_every_pane_also_hidden_ones(started: Started) -> None
         await resize(pilot, 120, 36)
         await until(pilot, lambda: len(shown(app)) == 4)
         assert app.focused is focused
-
-
-async def test_one_key_leads_from_each_pane_to_the_question(started: Started) -> None:
-    async with started(size=(80, 24)) as (pilot, app, _):
-        for pane in ("peers", "split", "live"):
-            app._home.go_to(pane)
-            await pilot.pause()
-            assert app._home._focused_pane() == pane
-            await burst(pilot, "i", "s")
-            await until(pilot, lambda: isinstance(app.focused, Composer))
-        assert app.query_one(Composer).text == "sss"
-
-
-async def test_too_small_says_what_it_needs_and_what_it_has(started: Started) -> None:
-    async with started(size=(20, 5), wait=False) as (pilot, app, _):
-        for size in ((20, 5), (59, 30), (100, 17)):
-            await resize(pilot, *size)
-            await until(pilot, lambda: "60×18" in screen_text(app))
-            text = screen_text(app)
-            assert f"{size[0]}×{size[1]}" in text
-            assert "Split" not in text
-            await resize(pilot, 80, 24)
-            await until(pilot, lambda: "60×18" not in screen_text(app))
-            assert "Split" in screen_text(app)
-
-
-# --- zoom -------------------------------------------------------------------
-
-
-async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(started: Started) -> None:
-    async with started() as (pilot, app, _):
+        app._home.go_to("split")
         await pilot.press("z")
         await until(pilot, lambda: shown(app) == ["Split"])
         assert app._home.split.region.height == 34
@@ -115,7 +93,7 @@ async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(started: Started) 
 # --- screens ----------------------------------------------------------------
 
 
-async def test_numbers_change_screens_and_escape_comes_back(
+async def test_numbers_and_function_keys_change_screens(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started() as (pilot, app, _):
@@ -131,18 +109,17 @@ async def test_numbers_change_screens_and_escape_comes_back(
         await pilot.press("escape")
         await until(pilot, lambda: app.current_mode == "cluster")
         assert anew == [], "all style sheets were read again"
-
-
-async def test_function_keys_change_screens_amid_digits(started: Started) -> None:
-    async with started() as (pilot, app, _):
         await pilot.press("equals_sign")
         await until(pilot, lambda: "F5 Logs" in screen_text(app))
         await pilot.press("5")
-        assert app.current_mode == "cluster"
+        assert app.current_mode == "cluster", "digits are typed"
         await pilot.press("f5")
         await until(pilot, lambda: app.current_mode == "logs")
         await pilot.press("f1")
         await until(pilot, lambda: app.current_mode == "cluster")
+    # What comes while the console ends is for no screen.
+    app.show_edit()
+    app._show_link(True)
 
 
 async def test_models_are_chosen_in_picker_and_screen(started: Started) -> None:
@@ -161,15 +138,6 @@ async def test_models_are_chosen_in_picker_and_screen(started: Started) -> None:
         assert app.current_mode == "cluster"
 
 
-async def test_what_comes_while_the_console_ends_is_for_no_screen(
-    started: Started,
-) -> None:
-    async with started() as (_, app, _):
-        pass
-    app.show_edit()
-    app._show_link(True)
-
-
 # --- keys -------------------------------------------------------------------
 
 
@@ -185,14 +153,6 @@ async def test_keys_of_the_configuration_replace_ours(started: Started) -> None:
         assert "d move" in screen_text(app)
 
 
-async def test_clashing_keys_are_said(started: Started) -> None:
-    async with started(keys={"split.undo": "right"}) as (pilot, app, _):
-        await until(pilot, lambda: toasts(app))
-        assert toasts(app) == [
-            "The configuration gives right to split.undo: split.more lost it"
-        ]
-
-
 def test_keys_that_clash_with_those_of_a_pane_or_of_all_screens_are_said() -> None:
     assert actions.keymap_problems({"app.theme": "m"}) == [
         "The configuration gives m to app.theme: "
@@ -200,6 +160,9 @@ def test_keys_that_clash_with_those_of_a_pane_or_of_all_screens_are_said() -> No
     ]
     assert actions.keymap_problems({"split.undo": "t"}) == [
         "The configuration gives t to split.undo: app.theme lost it there"
+    ]
+    assert actions.keymap_problems({"split.undo": "right"}) == [
+        "The configuration gives right to split.undo: split.more lost it"
     ]
     moved = {"app.theme": "m", "cluster.model": "M"}
     assert actions.keymap_problems(moved) == []
@@ -228,17 +191,9 @@ def test_no_default_key_is_one_a_multiplexer_takes() -> None:
         assert not any(key.startswith("alt+") for key in keys), action.id
 
 
-async def test_a_click_on_a_key_does_what_the_key_does(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        bar = app._home.key_bar
-        x = bar.lines()[0].text.index("s stop") + 1
-        await pilot.click(bar, offset=(x + 1, 0))
-        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
-
-
 async def test_launch_is_offered_while_a_changed_plan_waits(started: Started) -> None:
     async with started(size=(60, 36)) as (pilot, app, _):
-        for width in (60, 80, 100, 120):
+        for width in (60, 120):
             await resize(pilot, width, 36)
             assert "l launch" not in screen_text(app)
             assert "u undo" not in screen_text(app)
@@ -255,7 +210,7 @@ async def test_launch_is_offered_while_a_changed_plan_waits(started: Started) ->
 # --- dialogs ----------------------------------------------------------------
 
 
-async def test_help_is_about_the_focused_pane(started: Started) -> None:
+async def test_help_theme_and_copies_are_of_the_focused_pane(started: Started) -> None:
     async with started(size=(120, 40)) as (pilot, app, _):
         await pilot.press("question_mark")
         await until(pilot, lambda: "Help · Split" in screen_text(app))
@@ -264,10 +219,35 @@ async def test_help_is_about_the_focused_pane(started: Started) -> None:
         assert "Undo the last change" in text
         await pilot.press("escape", "tab", "question_mark")
         await until(pilot, lambda: "Help · Live" in screen_text(app))
+        await pilot.press("escape")
+        for count, (pane, text) in enumerate(
+            (
+                ("split", "llama-server -m /models/GLM-4.7-Flash-Q4_K_M.gguf --rpc"),
+                ("live", "http://127.0.0.1:8090/v1"),
+                ("peers", "studio head serving local studio/MTL0"),
+            )
+        ):
+            app._home.go_to(pane)
+            await pilot.pause()
+            await pilot.press("y")
+            await until(pilot, lambda: len(toasts(app)) > count)  # noqa: B023
+            assert app.clipboard.startswith(text)
+            assert toasts(app)[count].startswith("Copied")
 
 
-async def test_a_theme_shows_at_once_and_escape_takes_it_back(started: Started) -> None:
-    async with started() as (pilot, app, _):
+async def test_a_theme_shows_at_once_and_escape_takes_it_back(
+    started: Started, tmp_path: Path
+) -> None:
+    """A bad one of the user's is said by file and key."""
+    folder = tmp_path / "themes"
+    folder.mkdir()
+    text = (BUILTIN_FOLDER / "dllm-dark.toml").read_text()
+    (folder / "mine.toml").write_text(text.replace('"#7fc98f"', '"grren"', 1))
+    running = started(theme_folders=[BUILTIN_FOLDER, folder], theme="mine")
+    async with running as (pilot, app, _):
+        assert app.theme == "dllm-dark"
+        (toast,) = toasts(app)
+        assert "mine.toml has a bad colour: success = 'grren'" in toast
         await pilot.press("t")
         await until(pilot, lambda: isinstance(app.screen, ThemeDialog))
         await pilot.press("down")
@@ -290,51 +270,22 @@ async def test_every_theme_can_draw_every_pane(started: Started) -> None:
             assert "as planned" in screen_text(app)
 
 
-async def test_a_bad_theme_of_the_user_is_said_by_file_and_key(
-    started: Started, tmp_path: Path
-) -> None:
-    folder = tmp_path / "themes"
-    folder.mkdir()
-    text = (BUILTIN_FOLDER / "dllm-dark.toml").read_text()
-    (folder / "mine.toml").write_text(text.replace('"#7fc98f"', '"grren"', 1))
-    async with started(theme_folders=[BUILTIN_FOLDER, folder], theme="mine") as (
-        _,
-        app,
-        _,
-    ):
-        assert app.theme == "dllm-dark"
-        (toast,) = toasts(app)
-        assert "mine.toml has a bad colour: success = 'grren'" in toast
+# --- typing to the model ----------------------------------------------------
 
 
-# --- copying ----------------------------------------------------------------
-
-
-async def test_y_copies_what_the_pane_offers(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        for count, (pane, text) in enumerate(
-            (
-                ("split", "llama-server -m /models/GLM-4.7-Flash-Q4_K_M.gguf --rpc"),
-                ("live", "http://127.0.0.1:8090/v1"),
-                ("peers", "studio head serving local studio/MTL0"),
-            )
-        ):
+async def test_one_key_leads_to_the_question(started: Started) -> None:
+    async with started(size=(80, 24)) as (pilot, app, _):
+        for pane in ("peers", "split", "live"):
             app._home.go_to(pane)
             await pilot.pause()
-            await pilot.press("y")
-            await until(pilot, lambda: len(toasts(app)) > count)  # noqa: B023
-            assert app.clipboard.startswith(text)
-            assert toasts(app)[count].startswith("Copied")
-
-
-async def test_letters_typed_to_the_model_do_nothing_else(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        app._home.go_to("chat")
-        await until(pilot, lambda: isinstance(app.focused, Composer))
-        await pilot.press(*"slq5")
+            assert app._home._focused_pane() == pane
+            await burst(pilot, "i", "s")
+            await until(pilot, lambda: isinstance(app.focused, Composer))
+        await pilot.press(*"lq5")
         assert isinstance(app.focused, Composer)
-        assert app.focused.text == "slq5"
+        assert app.focused.text == "ssslq5"
         assert app.current_mode == "cluster"
+        await resize(pilot, 120, 36)
         await until(pilot, lambda: "F6 Models" in screen_text(app))
         assert "^q quit" in screen_text(app)
         # Textual's TextArea has a use of its own for it.
@@ -342,9 +293,7 @@ async def test_letters_typed_to_the_model_do_nothing_else(started: Started) -> N
         await until(pilot, lambda: app.current_mode == "models")
 
 
-async def test_a_restart_leaves_the_focus_in_an_empty_composer(
-    started: Started,
-) -> None:
+async def test_a_restart_leaves_the_focus_in_the_composer(started: Started) -> None:
     serving = scenes.homelab_serving()
     async with started(serving) as (pilot, app, cluster):
         app._home.go_to("chat")
@@ -370,9 +319,7 @@ async def test_a_restart_leaves_the_focus_in_an_empty_composer(
 # --- keys in a burst --------------------------------------------------------
 
 
-async def test_tabs_in_a_burst_go_as_far_as_one_by_one_and_letters_after_them(
-    started: Started,
-) -> None:
+async def test_keys_in_a_burst_do_what_they_do_one_by_one(started: Started) -> None:
     order = ("split", "live", "chat", "peers")
     async with started() as (pilot, app, _):
         for tabs in (1, 2, 3, 4, 5, 8):
@@ -383,20 +330,23 @@ async def test_tabs_in_a_burst_go_as_far_as_one_by_one_and_letters_after_them(
             assert app._home._focused_pane() == order[tabs % 4]
             assert app.query_one(Composer).text == letters
             app.query_one(Composer).clear()
-
-
-async def test_keys_after_one_that_opens_go_to_the_dialog(started: Started) -> None:
-    async with started() as (pilot, app, _):
         app._home.go_to("peers")
         await pilot.pause()
         await burst(pilot, *"atom")
         assert isinstance(app.screen, AddPeerDialog)
         assert len(app.screen_stack) == 2
         assert app.screen.query(LineInput).first().value == "tom"
-
-
-async def test_keys_that_open_dialogs_do_not_stack_them(started: Started) -> None:
-    async with started() as (pilot, app, _):
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.screen.is_modal)
+        app._home.go_to("split")
+        await pilot.pause()
         await burst(pilot, *"qTm")
-        assert len(app.screen_stack) == 2
+        assert len(app.screen_stack) == 2, "dialogs are not stacked"
         assert isinstance(app.screen, ChoiceDialog)
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.screen.is_modal)
+        # A click on a key does what the key does.
+        bar = app._home.key_bar
+        x = bar.lines()[0].text.index("s stop") + 1
+        await pilot.click(bar, offset=(x + 1, 0))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))

@@ -37,6 +37,10 @@ def keep() -> None:
 async def test_a_plan_is_saved_by_a_name(started: Started) -> None:
     async with started() as (pilot, app, _):
         app._home.split.bar.focus()
+        await pilot.press("o")
+        await until(pilot, lambda: "No plan is kept yet." in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.screen.is_modal)
         await pilot.press("S")
         await until(pilot, lambda: isinstance(app.screen, LineDialog))
         app.screen.query_one(Input).value = "evening"
@@ -75,13 +79,6 @@ async def test_a_kept_plan_becomes_the_candidate(started: Started) -> None:
         app._home.split.bar.focus()
         await pilot.press("u")
         await until(pilot, lambda: app.editor.plan == PLAN)
-
-
-async def test_without_any_it_says_so(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        app._home.split.bar.focus()
-        await pilot.press("o")
-        await until(pilot, lambda: "No plan is kept yet." in screen_text(app))
 
 
 def test_the_list_of_kept_plans(look: Look) -> None:
