@@ -18,7 +18,7 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, toasts, until, wheel_down
+from tests.tui.helpers import in_front, screen_text, toasts, until, wheel_down
 from tests.tui.peering import adding, on_peers, question
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.add_peer import AddPeerDialog, outcome_of
@@ -27,7 +27,14 @@ from tui.widgets.row_list import ChoiceList
 BARE = "10.0.0.9:50052"
 
 
-async def test_adding_by_name(started: Started) -> None:
+async def left(pilot: Pilot[None]) -> None:
+    """Leave the dialog by Escape, which may first lead back to the form."""
+    while pilot.app.screen.is_modal:
+        await pilot.press("escape")
+        await pilot.pause()
+
+
+async def test_adding_by_name_and_by_token(started: Started) -> None:
     async with started(people.here(people.ADA), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await pilot.press(*"ada@mini.lan")
@@ -42,14 +49,10 @@ async def test_adding_by_name(started: Started) -> None:
         await until(pilot, lambda: isinstance(app.focused, ChoiceList))
         await pilot.press("c")
         await until(pilot, lambda: not isinstance(app.screen, AddPeerDialog))
-
-
-async def test_a_machine_that_is_lent_is_added_by_its_token(started: Started) -> None:
-    """It names itself, and its owner installs what it lacks."""
-    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        cluster.calls.clear()
         dialog = await adding(pilot)
         await pilot.press(*"dllm1-AbC_9")
-        assert dialog._called.value == ""
+        assert dialog._called.value == "", "it names itself"
         await pilot.press("enter")
         await until(pilot, lambda: cluster.called("add_peer"))
         assert cluster.called("add_peer") == [("", "dllm1-AbC_9", None)]
@@ -58,6 +61,7 @@ async def test_a_machine_that_is_lent_is_added_by_its_token(started: Started) ->
         )
         cluster.push(people.here(people.ADA, lent))
         await until(pilot, lambda: "lent is reached" in screen_text(app))
+        # Its owner installs what it lacks.
         assert [choice.id for choice in outcome_of(lent).choices] == ["close"]
 
 
@@ -99,8 +103,27 @@ async def comparing(
     return dialog
 
 
-async def test_a_worker_found_here_is_added_by_digits(started: Started) -> None:
+async def test_digits_are_compared_with_the_owner(started: Started) -> None:
     async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        for key in ("n", "escape", "enter"):
+            await comparing(pilot, cluster)
+            await pilot.press(key)
+            await until(pilot, lambda: cluster.called("decide_pairing"))
+            assert cluster.called("decide_pairing") == [("012345", False)], key
+            await left(pilot)
+            cluster.calls.clear()
+        dialog = await comparing(pilot, cluster, OTHER)
+        assert "[b]eve" in screen_text(app)
+        cluster.errors["pairing_outcome"] = HostError("The owner of nuc refused")
+        await pilot.press("y")
+        cluster.paired.set()
+        await until(pilot, lambda: "The owner of nuc refused" in screen_text(app))
+        assert app.focused is dialog._address, "the form is back"
+        assert not dialog.query(ChoiceList)
+        await left(pilot)
+        cluster.calls.clear()
+        cluster.errors.clear()
+        cluster.paired.clear()
         await comparing(pilot, cluster)
         assert cluster.called("begin_pairing") == [("", "10.0.0.7:50080")]
         assert not cluster.called("add_peer")
@@ -114,74 +137,54 @@ async def test_a_worker_found_here_is_added_by_digits(started: Started) -> None:
         await until(pilot, lambda: isinstance(app.focused, ChoiceList))
 
 
-async def test_an_owner_who_refuses_is_told_and_the_form_is_back(
-    started: Started,
-) -> None:
+async def added(pilot: Pilot[None], cluster: ScriptedCluster) -> tuple[str, ...]:
+    """What the form asked for; the dialog is left, the peer stays."""
+    await until(pilot, lambda: cluster.called("add_peer"))
+    (asked,) = cluster.called("add_peer")
+    await left(pilot)
+    assert cluster.called("remove_peer") == []
+    cluster.calls.clear()
+    return asked  # type: ignore[no-any-return]
+
+
+async def test_what_is_typed_is_added_and_left_to_itself(started: Started) -> None:
+    named = [*"mini", "tab", "2", "shift+tab", "end", "x"]
+    bare = [*BARE, "tab", "tab", "space"]
+    ticked_first = ["tab", "tab", "space", "shift+tab", "shift+tab", *BARE]
     async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
-        dialog = await comparing(pilot, cluster, OTHER)
-        assert "[b]eve" in screen_text(app)
-        cluster.errors["pairing_outcome"] = HostError("The owner of nuc refused")
-        await pilot.press("y")
-        cluster.paired.set()
-        await until(pilot, lambda: "The owner of nuc refused" in screen_text(app))
-        assert app.focused is dialog._address
-        assert not dialog.query(ChoiceList)
-
-
-@pytest.mark.parametrize("key", ["n", "escape", "enter"])
-async def test_other_digits_are_refused(started: Started, key: str) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
-        await comparing(pilot, cluster)
-        await pilot.press(key)
-        await until(pilot, lambda: cluster.called("decide_pairing"))
-        assert cluster.called("decide_pairing") == [("012345", False)]
-
-
-async def test_an_ssh_server_at_a_port_is_added_as_ever(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
+        for keys, wanted in (
+            (named, ("2", "minix", None)),
+            (bare, ("10.0.0.9", None, BARE)),
+            (ticked_first, ("10.0.0.9", None, BARE)),
+        ):
+            await adding(pilot)
+            await pilot.press(*keys)
+            await pilot.pause()
+            assert ("10.0.0.7:50052" in screen_text(app)) is (wanted[2] == BARE)
+            await pilot.press("enter")
+            assert await added(pilot, cluster) == wanted
         await adding(pilot)
         await pilot.press(*"mini:2222", "enter")
         await until(pilot, lambda: cluster.called("add_peer"))
         assert cluster.called("begin_pairing") == [("mini", "mini:2222")]
-        assert cluster.called("add_peer") == [("mini", "mini:2222", None)]
+        assert await added(pilot, cluster) == ("mini", "mini:2222", None)
 
 
-async def test_a_name_is_picked_from_the_ssh_configuration(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
+async def test_names_are_picked_by_keys_and_mouse(started: Started) -> None:
+    box = KnownMachine(
+        name="box",
+        address="ada@10.0.0.8:2222",
+        told_by="[b]mac\x1b[2J",
+        devices=people.ADA.devices,
+        fingerprints=("SHA256:abc",),
+    )
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         assert [one.name for one in dialog._names.rows] == ["studio", "mini", "nuc"]
         await pilot.press("u")
         assert [one.name for one in dialog._names.rows] == ["studio", "nuc"]
         await pilot.press("down", "down", "enter")
-        await until(pilot, lambda: cluster.called("add_peer"))
-        assert cluster.called("add_peer") == [("nuc", "nuc", None)]
-
-
-async def test_a_machine_that_another_console_told_of_is_added(
-    started: Started,
-) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
-        box = KnownMachine(
-            name="box",
-            address="ada@10.0.0.8:2222",
-            told_by="[b]mac\x1b[2J",
-            devices=people.ADA.devices,
-            fingerprints=("SHA256:abc",),
-        )
-        cluster.told = (box,)
-        dialog = await adding(pilot)
-        await until(pilot, lambda: "told by [b]mac" in screen_text(app))
-        assert "ada@10.0.0.8:2222  told by" in screen_text(app)
-        await pilot.press("down")
-        assert dialog._called.value == "box"
-        await pilot.press("enter")
-        await until(pilot, lambda: cluster.called("add_peer"))
-        added = ("box", box.address, None, "SHA256:abc")
-        assert cluster.called("add_peer") == [added]
-
-
-async def test_a_name_is_picked_with_the_mouse(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        assert await added(pilot, cluster) == ("nuc", "nuc", None)
         dialog = await adding(pilot)
         await until(pilot, lambda: dialog._names.size.height == 3)
         await pilot.click(dialog._names, offset=(3, 1))
@@ -189,38 +192,26 @@ async def test_a_name_is_picked_with_the_mouse(started: Started) -> None:
         await wheel_down(pilot, dialog._names)
         await until(pilot, lambda: dialog._address.value == "nuc")
         await app.action_press_key("enter")
-        await until(pilot, lambda: cluster.called("add_peer"))
-        assert cluster.called("add_peer") == [("nuc", "nuc", None)]
-
-
-@pytest.mark.parametrize(
-    ("keys", "added"),
-    [
-        ([*"mini", "tab", "2", "shift+tab", "end", "x"], ("2", "minix", None)),
-        ([*BARE, "tab", "tab", "space"], ("10.0.0.9", None, BARE)),
-        (
-            ["tab", "tab", "space", "shift+tab", "shift+tab", *BARE],
-            ("10.0.0.9", None, BARE),
-        ),
-    ],
-    ids=["a name of one's own", "a bare rpc-server", "ticked first"],
-)
-async def test_what_is_typed_is_added(
-    started: Started, keys: list[str], added: tuple[str | None, ...]
-) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
-        await adding(pilot)
-        await pilot.press(*keys)
-        await pilot.pause()
-        assert ("10.0.0.7:50052" in screen_text(app)) is (added[2] == BARE)
+        assert await added(pilot, cluster) == ("nuc", "nuc", None)
+        # Another console told of this one.
+        cluster.told = (box,)
+        dialog = await adding(pilot)
+        await until(pilot, lambda: "told by [b]mac" in screen_text(app))
+        assert "ada@10.0.0.8:2222  told by" in screen_text(app)
+        await pilot.press("down")
+        assert dialog._called.value == "box"
         await pilot.press("enter")
-        await until(pilot, lambda: cluster.called("add_peer"))
-        assert cluster.called("add_peer") == [added]
+        assert await added(pilot, cluster) == ("box", box.address, None, "SHA256:abc")
 
 
 async def test_what_is_wrong_is_said_in_place(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
-        dialog = await adding(pilot)
+    cluster = ScriptedCluster(scenes.idle())
+    cluster.errors["peers_to_pick"] = ControllerError("No permission")
+    async with started(cluster, wait=False) as (pilot, app, _):
+        await on_peers(pilot)
+        await pilot.press("a")
+        await until(pilot, lambda: "No permission" in screen_text(app))
+        dialog = await in_front(pilot, AddPeerDialog)
         await pilot.press("enter")
         await until(pilot, lambda: "Type an address" in screen_text(app))
         cluster.errors["add_peer"] = UsageError("'a b' cannot be a host", "Mend it.")
@@ -234,21 +225,7 @@ async def test_what_is_wrong_is_said_in_place(started: Started) -> None:
         assert toasts(app) == []
 
 
-async def test_a_peer_that_cannot_be_reached_says_why(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
-        dialog = await adding(pilot)
-        await pilot.press(*"nuc", "enter")
-        await until(pilot, lambda: dialog.follows)
-        cluster.push(people.here(people.NUC))
-        await until(pilot, lambda: "does not answer within 10 s" in screen_text(app))
-        await until(pilot, lambda: isinstance(app.focused, ChoiceList))
-        await pilot.press("e")
-        await until(pilot, lambda: cluster.called("remove_peer") == ["nuc"])
-        await until(pilot, lambda: app.focused is dialog._address)
-        assert dialog._address.value == "nuc"
-
-
-async def test_a_new_peers_question_comes_over_its_dialog(started: Started) -> None:
+async def test_a_new_peers_question_and_trouble_are_told(started: Started) -> None:
     async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await pilot.press(*"mini", "enter")
@@ -264,6 +241,17 @@ async def test_a_new_peers_question_comes_over_its_dialog(started: Started) -> N
         await until(pilot, lambda: isinstance(app.focused, ChoiceList))
         await pilot.press("p")
         await until(pilot, lambda: cluster.called("provision_peer"))
+        await left(pilot)
+        dialog = await adding(pilot)
+        await pilot.press(*"nuc", "enter")
+        await until(pilot, lambda: dialog.follows)
+        cluster.push(people.here(unfit, people.NUC))
+        await until(pilot, lambda: "does not answer within 10 s" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.focused, ChoiceList))
+        await pilot.press("e")
+        await until(pilot, lambda: cluster.called("remove_peer") == ["nuc"])
+        await until(pilot, lambda: app.focused is dialog._address)
+        assert dialog._address.value == "nuc"
 
 
 async def test_a_new_peer_joins_the_split_once(started: Started) -> None:
@@ -278,27 +266,6 @@ async def test_a_new_peer_joins_the_split_once(started: Started) -> None:
         await pilot.press("w")
         await until(pilot, lambda: toasts(app))
         assert toasts(app) == ["ada is already in the split"]
-
-
-async def test_escape_leaves_the_new_peer_to_itself(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
-        dialog = await adding(pilot)
-        await pilot.press(*"mini", "enter")
-        await until(pilot, lambda: dialog.follows)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is not dialog)
-        assert cluster.called("remove_peer") == []
-
-
-async def test_names_that_cannot_be_read_are_no_hindrance(started: Started) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    cluster.errors["peers_to_pick"] = ControllerError("No permission")
-    async with started(cluster, wait=False) as (pilot, app, _):
-        await on_peers(pilot)
-        await pilot.press("a")
-        await until(pilot, lambda: "No permission" in screen_text(app))
-        await pilot.press(*"mini", "enter")
-        await until(pilot, lambda: cluster.called("add_peer"))
 
 
 @pytest.mark.parametrize("peer", people.EVERY, ids=lambda peer: peer.state.value)

@@ -28,20 +28,18 @@ def sent(app: ChatStage) -> list[str]:
     return [request.messages[-1].content for request in app.asked]
 
 
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        (["a", "ctrl+j", "b"], "a\nb"),
-        (["a", "shift+enter", "b"], "a\nb"),
-        ([*"rnqls56?:/"], "rnqls56?:/"),
-    ],
-)
-async def test_new_lines_and_letters_are_typed_and_command_nothing(
-    keys: list[str], text: str
-) -> None:
+async def test_new_lines_and_letters_are_typed_and_command_nothing() -> None:
     async with chatting() as (app, pilot):
-        await pilot.press(*keys)
-        assert (typed(app), app.asked) == (text, [])
+        for keys, text in (
+            (["a", "ctrl+j", "b"], "a\nb"),
+            (["a", "shift+enter", "b"], "a\nb"),
+            ([*"rnqls56?:/"], "rnqls56?:/"),
+        ):
+            await pilot.press(*keys)
+            assert (typed(app), app.asked) == (text, [])
+            app.query_one(Composer).clear()
+        await burst(pilot, "a", "ctrl+j", "b", "enter", "c")
+        await until(pilot, lambda: typed(app) == "c" and sent(app) == ["a\nb"])
 
 
 async def test_a_blink_of_the_cursor_looks_no_style_up(
@@ -66,12 +64,6 @@ async def test_a_blink_of_the_cursor_looks_no_style_up(
         await until(pilot, lambda: looked)
 
 
-async def test_keys_typed_fast_keep_their_order() -> None:
-    async with chatting() as (app, pilot):
-        await burst(pilot, "a", "ctrl+j", "b", "enter", "c")
-        await until(pilot, lambda: typed(app) == "c" and sent(app) == ["a\nb"])
-
-
 async def test_who_asks_before_the_chat_is_there_is_answered_when_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,23 +82,18 @@ async def test_who_asks_before_the_chat_is_there_is_answered_when_it_is(
         await until(pilot, lambda: sent(app) == ["a"])
 
 
-async def test_send_can_have_another_key() -> None:
+async def test_send_can_have_another_key_and_long_texts_take_six_rows() -> None:
     async with chatting() as (app, pilot):
         app.set_keymap({"composer.send": "f9"})
         await pilot.press("a", "enter", "b")
         assert (typed(app), app.asked) == ("a\nb", [])
-        await pilot.press("f9")
-        await until(pilot, lambda: sent(app) == ["a\nb"])
-
-
-async def test_a_long_text_takes_six_rows_and_arrives_whole() -> None:
-    async with chatting() as (app, pilot):
         composer = app.query_one(Composer)
-        assert composer.size.height == 1
+        composer.clear()
+        await until(pilot, lambda: composer.size.height == 1)
         text = "\n".join(f"line {number}" for number in range(2000))
         composer.insert(text)
         await until(pilot, lambda: composer.size.height == 6)
-        await pilot.press("enter")
+        await pilot.press("f9")
         await until(pilot, lambda: sent(app) == [text])
 
 
@@ -129,7 +116,7 @@ async def test_up_and_down_walk_through_what_was_asked() -> None:
         assert typed(app) == "a\nb", "in a draft the cursor moves"
 
 
-async def test_nothing_is_sent_while_an_answer_comes() -> None:
+async def test_nothing_is_sent_while_an_answer_comes_or_the_model_loads() -> None:
     async with chatting() as (app, pilot):
         await ask(app, pilot)
         await pilot.press("m", "o", "enter")
@@ -139,6 +126,16 @@ async def test_nothing_is_sent_while_an_answer_comes() -> None:
         app.pane.set_ready(False, "the model is loading…", returning=True)
         told = "the model is loading… the answer goes on then"
         await until(pilot, lambda: told in screen_text(app))
+        await answer(app, pilot, DONE)
+        app.said.clear()
+        await pilot.press("escape")
+        app.pane.focus_default()
+        await pilot.press(*"sq", "enter")
+        assert (typed(app), len(app.asked)) == ("sq", 1)
+        assert app.said == ["the model is loading…"]
+        app.pane.set_ready(True, "")
+        await pilot.press("enter")
+        await until(pilot, lambda: sent(app)[1:] == ["sq"])
 
 
 async def test_a_closed_composer_says_why_and_which_keys_work_there() -> None:
@@ -152,19 +149,6 @@ async def test_a_closed_composer_says_why_and_which_keys_work_there() -> None:
         assert isinstance(app.focused, ChatTranscript)
         await pilot.press("i")
         assert isinstance(app.focused, Composer)
-
-
-async def test_while_a_model_loads_a_question_can_be_written() -> None:
-    async with chatting() as (app, pilot):
-        await pilot.press("escape")
-        app.pane.set_ready(False, "the model is loading…", returning=True)
-        app.pane.focus_default()
-        await pilot.press(*"sq", "enter")
-        assert (typed(app), app.asked) == ("sq", [])
-        assert app.said == ["the model is loading…"]
-        app.pane.set_ready(True, "")
-        await pilot.press("enter")
-        await until(pilot, lambda: sent(app) == ["sq"])
 
 
 async def test_the_draft_goes_through_the_editor_and_survives_its_failure(

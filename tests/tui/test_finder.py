@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.config import SettingsFile
@@ -9,7 +10,7 @@ from backends.paths import Paths
 from backends.state import ModelCatalogue, ModelFile
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, toasts, until, wheel_down
+from tests.tui.helpers import in_front, screen_text, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui import actions
 from tui.actions import ACTIONS
@@ -20,15 +21,11 @@ from tui.dialogs.settings import SettingsDialog
 from tui.model.finding import Entry, found, near
 from tui.screens.logs.screen import LogsScreen
 
-SIZE = (120, 36)
-
 
 async def find(pilot: Pilot[None], text: str) -> FinderDialog:
     """Open the finder and type."""
     await pilot.press("colon")
-    await until(pilot, lambda: isinstance(pilot.app.screen, FinderDialog))
-    dialog = pilot.app.screen
-    assert isinstance(dialog, FinderDialog)
+    dialog = await in_front(pilot, FinderDialog)
     await until(pilot, lambda: dialog.input.has_focus)
     await pilot.press(*typed(text))
     return dialog
@@ -93,46 +90,23 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog() -> None:
     assert {action.area for action in ACTIONS} <= dialogs | set(actions.PLACES)
 
 
-async def test_an_action_of_this_pane_runs(started: Started) -> None:
+async def test_actions_run_or_say_that_they_cannot(started: Started) -> None:
     async with started() as (pilot, app, _):
+        bar = app._home.split.bar
         await find(pilot, "balance")
         await pilot.press("enter")
-        bar = app._home.split.bar
         await until(pilot, lambda: bar.edit and bar.edit.counts == (34, 7, 7))
-
-
-async def test_an_action_of_another_screen_takes_one_there(started: Started) -> None:
-    async with started() as (pilot, app, _):
         await find(pilot, "models: reverse")
         await pilot.press("enter")
         await until(pilot, lambda: app.current_mode == "models")
         await find(pilot, "split: one less")
         await pilot.press("enter")
-        bar = app._home.split.bar
-        await until(pilot, lambda: bar.edit and bar.edit.counts == (25, 9, 14))
+        await until(pilot, lambda: bar.edit and bar.edit.counts == (33, 8, 7))
         assert app.current_mode == "cluster"
-
-
-async def test_what_cannot_be_done_now_is_said(started: Started) -> None:
-    async with started() as (pilot, app, _):
         await find(pilot, "chat: stop")
         await pilot.press("enter")
         await until(pilot, lambda: toasts(app))
-        assert "Chat: stop cannot be done now" in toasts(app)[0]
-
-
-async def test_the_wheel_goes_through_what_was_found(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        dialog = await find(pilot, "")
-        await until(pilot, lambda: dialog._entries[-1].kind == "model")
-        listed = app.screen.query_one(FoundList)
-        for _ in range(8):
-            await wheel_down(pilot, listed)
-        await until(pilot, lambda: listed.selected == 24)
-        meant = listed.rows[24]
-        await until(pilot, lambda: meant.name in screen_text(app))
-        dialog.add([entry("one more")])
-        assert listed.chosen is meant
+        assert "Chat: stop cannot be done now" in toasts(app)[-1]
 
 
 async def test_keys_are_those_of_the_user(started: Started) -> None:
@@ -174,52 +148,52 @@ async def test_a_peer_a_log_a_theme_and_a_setting(
         await until(pilot, lambda: isinstance(app.screen, LogsScreen))
 
 
-async def test_a_model_goes_to_the_split(started: Started) -> None:
+async def test_the_wheel_goes_through_what_was_found(started: Started) -> None:
     async with started() as (pilot, app, _):
-        await pilot.press("6")
-        await until(pilot, lambda: app.current_mode == "models")
         dialog = await find(pilot, "")
-        await until(pilot, lambda: found("model demo", dialog._entries))
-        await pilot.press(*typed("model demo"))
-        await pilot.press("enter")
-        path = scenes.DEMO_PLAN.model
-        await until(pilot, lambda: app.editor.plan and app.editor.plan.model == path)
-        assert app.current_mode == "cluster"
+        await until(pilot, lambda: dialog._entries[-1].kind == "model")
+        listed = app.screen.query_one(FoundList)
+        for _ in range(8):
+            await wheel_down(pilot, listed)
+        await until(pilot, lambda: listed.selected == 24)
+        meant = listed.rows[24]
+        await until(pilot, lambda: meant.name in screen_text(app))
+        dialog.add([entry("[bold]\x1b]0;x\x07[/nope]")])
+        assert listed.chosen is meant, "it stays when more come"
+        await pilot.press(*"bold")
+        await until(pilot, lambda: "[bold][/nope]" in screen_text(app))
 
 
-async def test_five_thousand_models_and_a_near_miss(started: Started) -> None:
+async def test_one_of_five_thousand_models_goes_to_the_split(started: Started) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
+    demo = ModelFile(path=scenes.DEMO.path, name="demo", size_bytes=1, source="models")
     files = tuple(
-        ModelFile(
-            path=f"/m/{n:05}-{'q' * 48}.gguf",
-            name=f"model-{n:05}",
-            size_bytes=1,
-            source="models",
-        )
+        replace(demo, path=f"/m/{n:05}-{'q' * 48}.gguf", name=f"model-{n:05}")
         for n in range(5000)
     )
 
     async def catalogue(*, refresh: bool = False) -> ModelCatalogue:
-        return ModelCatalogue(models=files, folders=("/m",), scanned_at=scenes.NOW)
+        models = (*files, demo)
+        return ModelCatalogue(models=models, folders=("/m",), scanned_at=scenes.NOW)
 
     cluster.catalogue = catalogue  # type: ignore[method-assign]
     async with started(cluster) as (pilot, app, _):
+        await pilot.press("6")
+        await until(pilot, lambda: app.current_mode == "models")
         dialog = await find(pilot, "")
         await until(pilot, lambda: len(dialog._entries) > 5000)
         await pilot.press(*"04999")
         await until(pilot, lambda: "model-04999" in screen_text(app))
-        await pilot.press(*["backspace"] * 5, *"lanuch")
+        dialog.input.value = "lanuch"
         await until(pilot, lambda: PERHAPS in screen_text(app))
         assert "Launch" in screen_text(app)
-        await pilot.press(*"zzzzzzzzzzzz")
+        dialog.input.value = "zzzzzzzz"
         await until(pilot, lambda: NOTHING in screen_text(app))
         await pilot.press("enter")
         assert app.screen is dialog, "there is nothing to go to"
-
-
-async def test_foreign_names_are_text(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        dialog = await find(pilot, "")
-        dialog.add([entry("[bold]\x1b]0;x\x07[/nope]")])
-        await pilot.press(*"bold")
-        await until(pilot, lambda: "[bold][/nope]" in screen_text(app))
+        dialog.input.value = "model demo"
+        await until(pilot, lambda: "▸ model" in screen_text(app))
+        await pilot.press("enter")
+        path = scenes.DEMO.path
+        await until(pilot, lambda: app.editor.plan and app.editor.plan.model == path)
+        assert app.current_mode == "cluster"
