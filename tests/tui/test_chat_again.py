@@ -8,7 +8,6 @@ from backends.errors import ControllerError
 from backends.state import ChatDelta
 from tests.tui.chatting import (
     DONE,
-    EARLIER,
     FAILED,
     answer,
     ask,
@@ -46,8 +45,8 @@ async def three_asked(app: ChatStage, pilot: Pilot[None]) -> None:
     await pilot.press("escape")
 
 
-async def test_a_failed_question_is_replaced_and_never_sent_along() -> None:
-    async with chatting() as (app, pilot):
+async def test_a_failed_question_is_replaced_and_gone_back_to() -> None:
+    async with chatting(120, 36) as (app, pilot):
         await ask(app, pilot, "first")
         await answer(app, pilot, FAILED)
         await pilot.press("escape", "r")
@@ -56,20 +55,13 @@ async def test_a_failed_question_is_replaced_and_never_sent_along() -> None:
         await until(pilot, lambda: "No." not in screen_text(app))
         await answer(app, pilot, FAILED)
         assert "answer" not in screen_text(app)
-        await ask(app, pilot, "second")
-        assert request(app) == ["second"]
-
-
-async def test_a_failed_question_with_others_after_it_is_gone_back_to() -> None:
-    async with chatting(120, 36) as (app, pilot):
-        await ask(app, pilot, "First?")
-        await answer(app, pilot, FAILED)
-        await talk(app, pilot, "Second?", "Two.")
+        await talk(app, pilot, "second", "Two.")
+        assert request(app) == ["second"], "what failed is never sent along"
         before = app.turns
         await pilot.press("escape", EARLIER_QUESTION, EARLIER_QUESTION, "r")
-        await until(pilot, lambda: len(app.asked) == 3)
+        await until(pilot, lambda: len(app.asked) == 4)
         await answer(app, pilot, ChatDelta(text="Un."), DONE)
-        await turns(app, pilot, ("First?", "Un."))
+        await turns(app, pilot, ("first", "Un."))
         await pilot.press("u")
         await turns(app, pilot, *before)
 
@@ -143,36 +135,7 @@ async def test_an_earlier_question_is_asked_again_and_what_followed_is_kept() ->
         await turns(app, pilot, *THREE)
 
 
-async def test_asking_an_earlier_question_in_other_words_can_be_undone() -> None:
-    async with chatting(120, 36) as (app, pilot):
-        await three_asked(app, pilot)
-        await pilot.press("shift+up", "shift+up", "shift+up", "E", *" Eh", "enter")
-        await turns(app, pilot, ("First? Eh", ""))
-        assert "The 2 follow-ups stay" in toasts(app)[0]
-        await answer(app, pilot, ChatDelta(text="Un."), DONE)
-        await pilot.press("escape", "u")
-        await turns(app, pilot, *THREE)
-        await shows(app, pilot, "“First? Eh”")
-
-
-async def test_the_mouse_chooses_edits_and_goes_back() -> None:
-    async with chatting(120, 36) as (app, pilot):
-        await three_asked(app, pilot)
-        first = app.query(ChatQuestion).first()
-        await pilot.click(first)
-        await shows(app, pilot, "▸you First?")
-        await pilot.click(first)
-        composer = app.query_one(Composer)
-        await until(pilot, lambda: composer.text == "First?")
-        await pilot.press(*" Eh", "enter")
-        await turns(app, pilot, ("First? Eh", ""))
-        await answer(app, pilot, ChatDelta(text="Un."), DONE)
-        await until(pilot, lambda: app.query(AnswerVariants))
-        await pilot.click(app.query_one(AnswerVariants).children[0])
-        await turns(app, pilot, *THREE)
-
-
-async def test_no_question_is_chosen_after_the_last_and_by_escape() -> None:
+async def test_a_question_is_chosen_by_mouse_or_keys_asked_otherwise_and_left() -> None:
     async with chatting(120, 36) as (app, pilot):
         await three_asked(app, pilot)
         for leaving in (LATER_QUESTION, "escape"):
@@ -183,12 +146,33 @@ async def test_no_question_is_chosen_after_the_last_and_by_escape() -> None:
         assert app.backs == 0
         await pilot.press("escape")
         assert app.backs == 1
+        first = app.query(ChatQuestion).first()
+        await pilot.click(first)
+        await shows(app, pilot, "▸you First?")
+        await pilot.click(first)
+        composer = app.query_one(Composer)
+        await until(pilot, lambda: composer.text == "First?")
+        await pilot.press(*" Eh", "enter")
+        await turns(app, pilot, ("First? Eh", ""))
+        assert "The 2 follow-ups stay" in toasts(app)[0]
+        await answer(app, pilot, ChatDelta(text="Un."), DONE)
+        await until(pilot, lambda: app.query(AnswerVariants))
+        await pilot.click(app.query_one(AnswerVariants).children[0])
+        await turns(app, pilot, *THREE)
+        await shows(app, pilot, "“First? Eh”")
+        app.query_one(ChatTranscript).focus()
+        await pilot.press("shift+up", "shift+up", "shift+up", "E", *" Oh", "enter")
+        await turns(app, pilot, ("First? Oh", ""))
+        await answer(app, pilot, ChatDelta(text="Ein."), DONE)
+        await pilot.press("escape", "u")
+        await turns(app, pilot, *THREE)
 
 
-async def test_a_question_far_back_is_brought_into_view() -> None:
+async def test_a_question_far_back_is_seen_and_a_new_chat_taken_back() -> None:
     async with chatting(80, 12) as (app, pilot):
         count = SHOWN_TURNS + 2
-        await app.restore([said(f"question {n}", f"answer {n}") for n in range(count)])
+        earlier = [said(f"question {n}", f"answer {n}") for n in range(count)]
+        await app.restore(earlier, system="Be brief.")
         await until(pilot, lambda: len(app.query(ChatAnswer)) == SHOWN_TURNS)
         await pilot.press("escape", *[EARLIER_QUESTION] * count)
         await shows(app, pilot, "▸you question 0")
@@ -197,6 +181,17 @@ async def test_a_question_far_back_is_brought_into_view() -> None:
         await pilot.press(*[LATER_QUESTION] * count)
         await shows(app, pilot, f"answer {count - 1}")
         assert app.query_one(ChatTranscript).following
+        app.clear_notifications()
+        await pilot.press("n")
+        await until(pilot, lambda: not app.query(ChatAnswer))
+        now = app.pane.conversation
+        assert now is not None
+        assert (now.system, now.turns) == ("Be brief.", ())
+        new = f"New chat. u reopens the previous one ({count} questions)."
+        assert toasts(app) == [new]
+        await pilot.press("u")
+        await shows(app, pilot, f"answer {count - 1}")
+        assert len(app.turns) == count
 
 
 async def test_an_edit_that_is_refused_is_not_lost() -> None:
@@ -217,18 +212,3 @@ async def test_an_edit_that_is_refused_is_not_lost() -> None:
         app.cluster.errors.clear()
         await pilot.press("enter")
         await turns(app, pilot, ("Second? Eh", ""), last=True)
-
-
-async def test_a_new_conversation_can_be_taken_back() -> None:
-    async with chatting() as (app, pilot):
-        await app.restore(EARLIER, system="Be brief.")
-        await shows(app, pilot, "Hello you!")
-        await pilot.press("escape", "n")
-        await until(pilot, lambda: not app.query(ChatAnswer))
-        now = app.pane.conversation
-        assert now is not None
-        assert (now.system, now.turns) == ("Be brief.", ())
-        assert toasts(app) == ["New chat. u reopens the previous one (1 question)."]
-        await pilot.press("u")
-        await shows(app, pilot, "Hello you!")
-        assert app.turns == [("Hello?", "Hello *you*!")]

@@ -13,7 +13,6 @@ from tests.tui.chatting import DONE, answer, drawn_whole, said, talk
 from tests.tui.helpers import screen_text, until
 from tests.tui.looks import Look, Size, at_both_sizes
 from tests.tui.stages import ChatStage
-from tui.dialogs.dialog import LineDialog
 from tui.dialogs.pick import ChatsDialog
 from tui.dialogs.sampling import SamplingDialog
 from tui.screens.cluster.chat_pane import Composer
@@ -120,14 +119,6 @@ def test_a_failure(looks_the_same: Look) -> None:
     looks_the_same(failing, theme="dllm-light")
 
 
-def test_closed(looks_the_same: Look) -> None:
-    async def close(app: ChatStage, pilot: Pilot[None]) -> None:
-        app.pane.set_ready(False, "nothing runs: {cluster.launch} launches")
-        await until(pilot, lambda: "l launches" in screen_text(app))
-
-    looks_the_same(close)
-
-
 def test_settings(looks_the_same: Look) -> None:
     async def open_settings(app: ChatStage, pilot: Pilot[None]) -> None:
         await restored(app, pilot, COOL)
@@ -176,14 +167,3 @@ def test_chats(looks_the_same: Look) -> None:
         await pilot.pause()
 
     looks_the_same(pick)
-
-
-def test_naming(looks_the_same: Look) -> None:
-    async def name(app: ChatStage, pilot: Pilot[None]) -> None:
-        await restored(app, pilot)
-        await pilot.press("escape", "R")
-        await until(pilot, lambda: isinstance(app.screen, LineDialog))
-        await pilot.press(*"The sky")
-        await pilot.pause()
-
-    looks_the_same(name)

@@ -10,13 +10,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from backends.errors import ControllerError
+from backends.errors import ControllerError, DllmError
 from backends.split.layout import ranges, with_counts
 from backends.state import ChatDelta, ClusterSnapshot
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import (
-    last_answer,
     screen_text,
     settled,
     toasts,
@@ -55,30 +54,6 @@ def questions(app: DllmApp) -> list[str]:
 
 async def dialog(pilot: Pilot[None], kind: type) -> None:
     await until(pilot, lambda: isinstance(pilot.app.screen, kind))
-
-
-async def test_two_consoles_see_the_same_answer_come(
-    make_app: MakeApp, tmp_path: Path
-) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    cluster.gate.clear()
-    cluster.answer = [ChatDelta(text="Half an "), *cluster.answer]
-    one, two = make_app(cluster), make_app(cluster, memory_file=tmp_path / "two.json")
-    async with one.run_test(size=SIZE) as first, two.run_test(size=SIZE) as second:
-        await settled(first)
-        await settled(second)
-        one._home.go_to("chat")
-        two._home.go_to("chat")
-        await first.press(*"Why?", "enter")
-        await until(second, lambda: questions(two) == ["Why?"])
-        assert "waiting for the first token" in screen_text(two)
-        await second.press("m", "e", "enter")
-        refused = "An answer is still coming: Esc stops it."
-        await until(second, lambda: refused in toasts(two))
-        cluster.gate.set()
-        await until(first, lambda: "21 tokens" in screen_text(one))
-        await until(second, lambda: "21 tokens" in screen_text(two))
-        assert last_answer(one) == last_answer(two)
 
 
 async def shows_the_answer(app: DllmApp) -> None:
@@ -140,9 +115,10 @@ async def test_chats_are_named_left_and_opened_again(started: Started) -> None:
         await until(pilot, lambda: questions(app) == ["Why?"])
 
 
-async def test_a_deleted_chat_is_gone_and_can_be_brought_back(
-    started: Started, tmp_path: Path
+async def test_a_chat_is_exported_deleted_and_brought_back(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     cluster = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path / "chats")
 
     def files() -> int:
@@ -151,28 +127,6 @@ async def test_a_deleted_chat_is_gone_and_can_be_brought_back(
     async with started(cluster, wait=False) as (pilot, app, _):
         await ask(app, pilot, "Why?")
         await until(pilot, lambda: files() == 1)
-        await pilot.press("delete")
-        await dialog(pilot, ChoiceDialog)
-        assert "1 question and their answers" in screen_text(app)
-        await pilot.press("enter")
-        await until(pilot, lambda: not isinstance(app.screen, ChoiceDialog))
-        assert questions(app) == ["Why?"]
-        await pilot.press("delete")
-        await dialog(pilot, ChoiceDialog)
-        await pilot.press("y")
-        await until(pilot, lambda: questions(app) == [])
-        await until(pilot, lambda: files() == 0)
-        await pilot.press("u")
-        await until(pilot, lambda: questions(app) == ["Why?"])
-        await until(pilot, lambda: files() == 1)
-
-
-async def test_export_writes_markdown_and_json_and_never_over_a_file(
-    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with started(wait=False) as (pilot, app, _):
-        await ask(app, pilot, "Why?")
         await pilot.press("x")
         await dialog(pilot, LineDialog)
         assert app.screen.query_one(Input).value == str(tmp_path / "why.md")
@@ -195,6 +149,21 @@ async def test_export_writes_markdown_and_json_and_never_over_a_file(
         (turn,) = json.loads(again.read_text())["turns"]
         assert turn["question"] == "Why?"
         assert turn["replies"][0]["timings"]["tok_per_s"] == 21.3
+        await until(pilot, lambda: not app.screen.is_modal)
+        await pilot.press("delete")
+        await dialog(pilot, ChoiceDialog)
+        assert "1 question and their answers" in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: not isinstance(app.screen, ChoiceDialog))
+        assert questions(app) == ["Why?"]
+        await pilot.press("delete")
+        await dialog(pilot, ChoiceDialog)
+        await pilot.press("y")
+        await until(pilot, lambda: questions(app) == [])
+        await until(pilot, lambda: files() == 0)
+        await pilot.press("u")
+        await until(pilot, lambda: questions(app) == ["Why?"])
+        await until(pilot, lambda: files() == 1)
 
 
 async def test_the_answer_of_another_split_stands_beside(started: Started) -> None:
@@ -222,7 +191,7 @@ async def test_the_answer_of_another_split_stands_beside(started: Started) -> No
         assert len(app.query(ChatAnswer)) == 1
 
 
-async def test_questions_refused_are_kept_or_wait(started: Started) -> None:
+async def test_refused_questions_and_a_chat_for_each_model(started: Started) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
     cluster.answer = [ChatDelta(ahead=2), *cluster.answer]
     cluster.pieces_given = 1
@@ -240,11 +209,12 @@ async def test_questions_refused_are_kept_or_wait(started: Started) -> None:
         await until(pilot, lambda: "2 requests ahead" in screen_text(app))
         cluster.gate.set()
         await until(pilot, lambda: "21 tokens" in screen_text(app))
-
-
-async def test_each_model_has_its_chat_also_when_idle(started: Started) -> None:
-    async with started(scenes.homelab_serving(), wait=False) as (pilot, app, cluster):
-        await ask(app, pilot, "Why?")
+        cluster.errors["chat"] = DllmError("The server said no")
+        await pilot.press(*"And?", "enter")
+        await until(pilot, lambda: "The server said no." in screen_text(app))
+        await pilot.press("escape")
+        asked = questions(app)
+        assert asked == ["Why?", "And?"]
         first = cluster.now
         assert first is not None
 
@@ -255,7 +225,7 @@ async def test_each_model_has_its_chat_also_when_idle(started: Started) -> None:
         push(scenes.demo_serving(), 1)
         await until(pilot, lambda: questions(app) == [])
         push(first, 2)
-        await until(pilot, lambda: questions(app) == ["Why?"])
+        await until(pilot, lambda: questions(app) == asked)
         push(scenes.idle(), 3)
         await until(pilot, lambda: "l launches" in screen_text(app))
-        assert questions(app) == ["Why?"]
+        assert questions(app) == asked, "also where nothing runs"
