@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
+import pytest
 from rich.cells import cell_len
 from textual.events import Key
 from textual.keys import key_to_character
@@ -106,6 +107,12 @@ def launch_form(app: DllmApp) -> LaunchForm:
 
 
 BEHIND = tuple(action for action in ACTIONS if action.area in actions.PLACES)
+EVERYWHERE = {
+    key
+    for action in BEHIND
+    if action.area in ("app", "cluster")
+    for key in split_keys(action.keys)
+}
 # What a dialog takes for itself, whatever it is, and what copies a selection.
 TEXT_KEYS = {"enter", "ctrl+j", "shift+enter", "ctrl+c", "delete", "backspace"}
 
@@ -115,33 +122,14 @@ def all_dialogs(kind: type[ModalScreen[Any]]) -> set[type[object]]:
     return below.union(*map(all_dialogs, below))
 
 
-def test_no_dialog_is_forgotten() -> None:
-    """One that is new must stand in ``DIALOGS``, and be a ``Dialog``."""
+def all_of_ours() -> set[type[object]]:
     for module in pkgutil.walk_packages(tui.__path__, "tui."):
         importlib.import_module(module.name)
-    ours = {
+    return {
         kind
         for kind in all_dialogs(ModalScreen)
         if kind.__module__.startswith("tui.") and not all_dialogs(kind)  # type: ignore[arg-type]
     }
-    tried = {
-        *(
-            AddPeerDialog,
-            BestDialog,
-            EventsDialog,
-            EvidenceDialog,
-            FinderDialog,
-            HelpDialog,
-        ),
-        *(HostKeyDialog, ModelPicker, PeerDialog, SamplingDialog, SecretDialog),
-        *(ChatsDialog, LaunchDialog, LineDialog, QuantsDialog, SettingsDialog),
-        *(PlansDialog, ProcessDialog, RaceDialog, RaceSetup, RawDialog, ThemeDialog),
-        *(JumpDialog, MenuDialog),
-        type(confirm("", "", "", "")),
-    }
-    assert ours == tried
-    assert len(tried) == len(DIALOGS)
-    assert all(issubclass(kind, Dialog) for kind in ours)
 
 
 async def opened(pilot: Pilot[None], name: str) -> Dialog[Any]:
@@ -155,16 +143,35 @@ async def opened(pilot: Pilot[None], name: str) -> Dialog[Any]:
     return dialog
 
 
-async def test_help_tells_the_dialogs_own_keys(started: Started) -> None:
+@pytest.mark.parametrize("parts", [5, pytest.param(1, marks=pytest.mark.trial)])
+async def test_dialogs_have_help_and_keep_all_keys(
+    started: Started, parts: int
+) -> None:
+    """Of the keys of panes, each dialog is tried with one part."""
     async with started(size=SIZE) as (pilot, app, _):
         base = app.screen
-        keys = cycle(("question_mark", "f1"))
-        for name in DIALOGS.keys() - {"help"}:
+        focused, before = base.focused, app.editor.plan
+        keys, kinds = cycle(("question_mark", "f1")), set[type[object]]()
+        for at, name in enumerate(DIALOGS):
             dialog = await opened(pilot, name)
-            key = "f1" if dialog.TYPING else next(keys)
-            await helps(pilot, dialog, name, key)
+            kinds.add(type(dialog))
+            if name != "help":
+                await helps(pilot, dialog, name, "f1" if dialog.TYPING else next(keys))
+            asked = acted(app)
+            for number, key in enumerate(sorted(foreign_keys(dialog, name))):
+                if key in EVERYWHERE or (number + at) % parts == 0:
+                    app.post_message(Key(key, key_to_character(key)))
+            await pilot.pause()
+            await until(pilot, lambda: not app._typed and app._key_at_work is None)
+            assert app.current_mode == "cluster", name
+            assert app.screen_stack == [base, dialog], name
+            assert base.focused is focused, name
+            assert acted(app) == asked, name
+            assert app.editor.plan == before, name
             await pilot.press("escape")
             await until(pilot, lambda: app.screen is base)
+        assert kinds == all_of_ours(), "one that is new stands in DIALOGS, too"
+        assert len(kinds) == len(DIALOGS)
 
 
 async def helps(pilot: Pilot[None], dialog: Dialog[Any], name: str, key: str) -> None:
@@ -187,25 +194,6 @@ async def helps(pilot: Pilot[None], dialog: Dialog[Any], name: str, key: str) ->
     assert hint in screen_text(app), name
 
 
-async def test_no_key_reaches_what_is_behind(started: Started) -> None:
-    async with started(size=SIZE) as (pilot, app, _):
-        base = app.screen
-        focused, before = base.focused, app.editor.plan
-        for name in DIALOGS:
-            dialog = await opened(pilot, name)
-            asked = acted(app)
-            for key in sorted(foreign_keys(dialog, name)):
-                app.post_message(Key(key, key_to_character(key)))
-            await pilot.pause()
-            assert app.current_mode == "cluster", name
-            assert app.screen_stack == [base, dialog], name
-            assert base.focused is focused, name
-            assert acted(app) == asked, name
-            assert app.editor.plan == before, name
-            await pilot.press("escape")
-            await until(pilot, lambda: app.screen is base)
-
-
 def acted(app: DllmApp) -> list[str]:
     calls = app.cluster.calls  # type: ignore[attr-defined]
     return [name for name, _ in calls if name not in ("memory", "propose")]
@@ -219,19 +207,8 @@ def foreign_keys(dialog: Dialog[Any], name: str) -> set[str]:
     return keys - own - answers - TEXT_KEYS
 
 
-async def test_the_reported_way_out_of_a_quit_dialog(started: Started) -> None:
-    """``q``, F5, ``q``, Esc, F1 once left a dialog whose answer did nothing."""
-    async with started(size=SIZE) as (pilot, app, _):
-        await pilot.press("q")
-        await until(pilot, lambda: "Leave it running" in screen_text(app))
-        await pilot.press("f5", "q", "f3")
-        assert app.current_mode == "cluster"
-        await pilot.press("s")
-        await until(pilot, lambda: app.cluster.called("shutdown"))  # type: ignore[attr-defined]
-
-
-async def test_the_keys_behind_a_dialog_stay_as_they_were(started: Started) -> None:
-    async with started(size=SIZE) as (pilot, app, _):
+async def test_the_keys_behind_a_dialog_stay_as_they_are(started: Started) -> None:
+    async with started(size=SIZE) as (pilot, app, cluster):
         behind = app.screen
         before = text_of(behind.query_one(KeyBar))
         assert "quit" in before
@@ -244,6 +221,12 @@ async def test_the_keys_behind_a_dialog_stay_as_they_were(started: Started) -> N
         await until(pilot, lambda: app.screen is behind)
         await pilot.press("3")
         await until(pilot, lambda: "median" in text_of(app.screen.query_one(KeyBar)))
+        await pilot.press("1", "q")
+        await until(pilot, lambda: "Leave it running" in screen_text(app))
+        await pilot.press("f5", "q", "f3")
+        assert app.current_mode == "cluster"
+        await pilot.press("s")
+        await until(pilot, lambda: cluster.called("shutdown"))
 
 
 def test_what_a_dialog_lets_through_is_little() -> None:
@@ -284,9 +267,31 @@ def _shown_at(app: DllmApp, text: str) -> tuple[int, int]:
     return cell_len(row[: row.index(f" {text}") + 1]), y
 
 
-async def test_no_screen_changes_behind_a_dialog(started: Started) -> None:
-    """Keys typed fast ask for both; what closes the dialog then closed the screen."""
+async def test_a_dialog_closes_once_and_its_help_with_it(started: Started) -> None:
     async with started(size=SIZE) as (pilot, app, _):
+        said: list[object] = []
+
+        async def asked() -> Dialog[Any]:
+            said.clear()
+            dialog: Dialog[Any] = confirm("Sure?", "", "Yes", "y")
+            app.push_screen(dialog, said.append)
+            await until(pilot, lambda: dialog.is_mounted)
+            return dialog
+
+        dialog = await asked()
+        dialog.dismiss("yes")
+        dialog.dismiss("no")
+        await until(pilot, lambda: not app.screen.is_modal)
+        assert said == ["yes"]
+        # Help may be opened while a path is looked at.
+        dialog = await asked()
+        app.action_help()
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+        dialog.dismiss("yes")
+        await until(pilot, lambda: said)
+        assert not app.screen.is_modal
+        assert said == ["yes"]
+        # No screen changes behind a dialog; keys typed fast may ask for both.
         app.action_theme()
         app.post_message(LogWanted("llama-server"))
         await until(pilot, lambda: isinstance(app.focused, OptionList))
@@ -295,32 +300,3 @@ async def test_no_screen_changes_behind_a_dialog(started: Started) -> None:
         await until(pilot, lambda: not app.screen.is_modal)
         app.post_message(LogWanted("llama-server"))
         await until(pilot, lambda: app.current_mode == "logs")
-
-
-async def _asked(app: DllmApp, pilot: Pilot[None]) -> tuple[Dialog[Any], list[object]]:
-    said: list[object] = []
-    dialog: Dialog[Any] = confirm("Sure?", "", "Yes", "y")
-    app.push_screen(dialog, said.append)
-    await until(pilot, lambda: dialog.is_mounted)
-    return dialog, said
-
-
-async def test_a_dialog_closes_once(started: Started) -> None:
-    async with started(size=SIZE) as (pilot, app, _):
-        dialog, said = await _asked(app, pilot)
-        dialog.dismiss("yes")
-        dialog.dismiss("no")
-        await until(pilot, lambda: not app.screen.is_modal)
-        assert said == ["yes"]
-
-
-async def test_a_late_answer_closes_the_help_too(started: Started) -> None:
-    """Help may be opened while a path is looked at; only help closed then."""
-    async with started(size=SIZE) as (pilot, app, _):
-        dialog, said = await _asked(app, pilot)
-        app.action_help()
-        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
-        dialog.dismiss("yes")
-        await until(pilot, lambda: said)
-        assert not app.screen.is_modal
-        assert said == ["yes"]

@@ -1,17 +1,16 @@
 """The edit through random sequences of keys, drags, snapshots and launches.
 
 A second bookkeeping, as plain as can be, says what must lie on the desk after each
-step: a list of plans and a place in it. ``DLLM_DRAFT_EXAMPLES`` sets how many sequences
-are tried.
+step: a list of plans and a place in it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from itertools import count
 
 import msgspec
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ from tests.tui import scenes
 from tui.model.edit import same_plan
 from tui.model.editor import PlanEditor
 
-EXAMPLES = int(os.environ.get("DLLM_DRAFT_EXAMPLES", "200"))
 STEPS_MIN, STEPS_MAX = 20, 40
 TWIN = msgspec.structs.replace(scenes.GLM, path="/models/twin.gguf")
 """Another model of as many layers."""
@@ -259,15 +257,25 @@ sequences = st.lists(
 )
 
 
-@settings(max_examples=EXAMPLES)
-@given(sequences)
-@example(LAUNCHED_TWICE)
-def test_nothing_is_lost_and_undo_is_exact(steps: list[tuple[int, int, int]]) -> None:
+def go_through(steps: list[tuple[int, int, int]]) -> None:
     world = World()
     for step, a, b in steps:
         STEPS[step](world, a, b)
         world.check()
     world.check_history()
+
+
+@given(sequences)
+@example(LAUNCHED_TWICE)
+def test_nothing_is_lost_and_undo_is_exact(steps: list[tuple[int, int, int]]) -> None:
+    go_through(steps)
+
+
+@pytest.mark.trial
+@settings(max_examples=1000)
+@given(sequences)
+def test_nothing_is_lost_in_many_sequences(steps: list[tuple[int, int, int]]) -> None:
+    go_through(steps)
 
 
 def test_boundaries_of_both_plans_can_be_moved() -> None:

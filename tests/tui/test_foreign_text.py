@@ -28,12 +28,12 @@ from tests.kit.console import Started
 from tests.kit.hostile import HOSTILE, MARKUP, filled, hostile, troubles
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, until
+from tests.tui.helpers import resize, screen_text, until
 from tests.tui.scripted import LOG, ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import ChoiceDialog
 from tui.dialogs.help_and_events import EventsDialog
-from tui.dialogs.peers import PeerDialog, QuestionDialog
+from tui.dialogs.peers import HostKeyDialog, PeerDialog, SecretDialog
 from tui.screens.cluster.answer import ChatReasoning
 from tui.screens.models.picker import ModelPicker
 
@@ -106,7 +106,11 @@ async def told(pilot: Pilot[None], snapshot: ClusterSnapshot, seq: int) -> str:
     return look(app)
 
 
-async def test_on_every_screen(started: Started) -> None:
+def _in_front(app: DllmApp, kind: type[object]) -> bool:
+    return isinstance(app.screen, kind)
+
+
+async def test_on_every_screen_and_in_every_dialog(started: Started) -> None:
     running = started(HostileCluster(scenes.homelab_serving()), size=SIZE)
     async with running as (pilot, app, _):
         for key in ("f1", "f3", "f4", "f5", "f6"):
@@ -114,34 +118,12 @@ async def test_on_every_screen(started: Started) -> None:
             await until(pilot, lambda: MARKUP[:5] in screen_text(app))
             look(app)
             await pilot.press("y")
-        await pilot.press("f1")
-        states = (
-            scenes.demo_starting(),
-            scenes.demo_failed(),
-            people.here(),
-            people.refused(),
-            scenes.idle(),
-        )
-        for seq, snapshot in enumerate(states, 100):
-            assert MARKUP[:5] in await told(pilot, snapshot, seq)
-
-
-async def test_where_room_is_short(started: Started) -> None:
-    running = started(HostileCluster(scenes.homelab_serving()), size=NARROW)
-    async with running as (pilot, app, _):
-        for key in ("f1", "f3", "f5", "f6"):
+        await resize(pilot, *NARROW)
+        for key in ("f5", "f3", "f1"):
             await pilot.press(key)
             await pilot.pause(0.05)
             look(app)
-
-
-def _in_front(app: DllmApp, kind: type[object]) -> bool:
-    return isinstance(app.screen, kind)
-
-
-async def test_in_every_dialog(started: Started) -> None:
-    running = started(HostileCluster(scenes.homelab_serving()), size=SIZE)
-    async with running as (pilot, app, _):
+        await resize(pilot, *SIZE)
         app.tell(HOSTILE, "warning")
         app.report(filled(Failure(what="It broke", hint="Mend it")))
         await pilot.pause()
@@ -158,14 +140,28 @@ async def test_in_every_dialog(started: Started) -> None:
             assert MARKUP[:5] in look(app), key
             await pilot.press("escape")
             await pilot.pause()
+        states = (
+            scenes.demo_starting(),
+            scenes.demo_failed(),
+            people.here(),
+            people.refused(),
+            scenes.idle(),
+        )
+        for seq, snapshot in enumerate(states, 100):
+            assert MARKUP[:5] in await told(pilot, snapshot, seq)
 
 
-@pytest.mark.parametrize("question", [people.HOST_KEY, people.PASSWORD])
-async def test_when_a_machine_asks(started: Started, question: PeerQuestion) -> None:
-    peer = msgspec.structs.replace(people.MINI, question=question)
-    running = started(HostileCluster(people.here(peer)), size=SIZE, wait=False)
+async def test_when_a_machine_asks(started: Started) -> None:
+    def asks(question: PeerQuestion) -> ClusterSnapshot:
+        return people.here(msgspec.structs.replace(people.MINI, question=question))
+
+    running = started(HostileCluster(asks(people.HOST_KEY)), size=SIZE, wait=False)
     async with running as (pilot, app, _):
-        await until(pilot, lambda: isinstance(app.screen, QuestionDialog))
+        await until(pilot, lambda: isinstance(app.screen, HostKeyDialog))
+        assert MARKUP[:5] in look(app)
+        await pilot.press("escape")
+        await told(pilot, asks(people.PASSWORD), 100)
+        await until(pilot, lambda: isinstance(app.screen, SecretDialog))
         assert MARKUP[:5] in look(app)
         await pilot.press("escape")
         app.push_screen(PeerDialog(filled(people.ADA), lambda: scenes.NOW))

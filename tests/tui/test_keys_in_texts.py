@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
-import pytest
+from msgspec.structs import replace
 
 import tui
 from backends.config import SettingsFile
@@ -20,6 +21,7 @@ from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import ACTIONS, is_action, split_keys
+from tui.app.app import DllmApp
 from tui.dialogs.help_and_events import HelpDialog
 from tui.widgets.keys import with_keys
 
@@ -53,8 +55,16 @@ PLACES = {
     ),
     "idle": ("app.cluster", "app.traffic", "app.lab", "app.logs"),
     "peers": ("peers.add", "peers.open"),
+    "failed": ("app.cluster",),
 }
 """Actions that lead to a screen or a dialog."""
+
+
+VERBS = (
+    r"l (?:launch|relaunch|tries)|m (?:model|picks)|z (?:zoom|shows)|x ends|⏎ answers"
+    r"|o opens?|y copies|Esc stops|Enter sends"
+)
+"""Default keys before what texts say they do."""
 
 
 def _default_phrases() -> str:
@@ -68,33 +78,8 @@ def _default_phrases() -> str:
     return "|".join(map(re.escape, sorted(phrases)))
 
 
-DEFAULT_KEYS = re.compile(rf"(?<![\w+])(?:{_default_phrases()})\b")
-REMAPPED = {
-    "cluster.launch": "f10",
-    "cluster.model": "f8",
-    "cluster.stop": "f9",
-    "app.zoom": "f10",
-    "split.undo": "f12",
-    "peers.provision": "P",
-    "peers.cancel": "X",
-    "peers.open": "O",
-    "live.log": "L",
-    "app.copy": "Y",
-    "app.quit": "Q",
-    "chat.stop": "ctrl+e",
-    "composer.send": "ctrl+r",
-}
-# The old key before what it did, as a word of its own.
-OLD = re.compile(
-    r"(?<![\w+])(?:l (?:launch|relaunch|tries)|m (?:model|picks)|s stop"
-    r"|z (?:zoom|shows)"
-    r"|u undo|p provision|x ends|⏎ answers|o opens? |y copies|q quit|Esc stops"
-    r"|Enter sends)"
-)
-
-
-def failed() -> ClusterSnapshot:
-    return scenes.demo_failed()
+# As a word of its own, or as the beginning of some.
+NOT_THEIRS = re.compile(rf"(?<![\w+])(?:(?:{_default_phrases()})\b|{VERBS})")
 
 
 def asking() -> ClusterSnapshot:
@@ -102,50 +87,96 @@ def asking() -> ClusterSnapshot:
 
 
 SCENES: dict[str, Callable[[], ClusterSnapshot]] = {
-    "serving": scenes.homelab_serving,
     "idle": scenes.idle,
-    "failed": failed,
     "peers": asking,
+    "failed": scenes.demo_failed,
+    "serving": scenes.homelab_serving,
 }
 
 
-@pytest.mark.parametrize("scene", SCENES)
-async def test_no_screen_names_an_old_key(started: Started, scene: str) -> None:
-    running = started(SCENES[scene](), keys=REMAPPED, size=(160, 40), wait=False)
-    async with running as (pilot, app, _):
-        await until(pilot, lambda: app.editor.snapshot is not None)
-        await pilot.pause()
-        seen = [screen_text(app)]
-        if scene in ("serving", "failed"):
-            await settled(pilot)
-            await pilot.press("left")
-            seen.append(screen_text(app))
-        for pane in ("peers", "live", "chat"):
-            app._home.go_to(pane)
+async def test_no_screen_dialog_or_help_names_a_default_key(started: Started) -> None:
+    """Every action has another key."""
+    cluster, settings = ScriptedCluster(scenes.idle()), SettingsFile(user_paths())
+    async with started(
+        cluster, keys=ALL_ELSEWHERE, settings=settings, size=(160, 50), wait=False
+    ) as (pilot, app, _):
+        seen: dict[str, str] = {}
+
+        async def press(name: str) -> None:
+            await pilot.press(ALL_ELSEWHERE[name])
             await pilot.pause()
-            seen.append(screen_text(app))
-        await pilot.press("f10")
-        await pilot.pause()
-        seen.append(screen_text(app))
-        found = [match[0] for text in seen for match in OLD.finditer(text)]
-        assert found == []
-        if scene == "idle":
-            assert "F8 picks" in seen[0]
-        if scene == "failed":
-            assert "Y copies all this" in seen[0]
+
+        def see(name: str) -> None:
+            seen[name] = screen_text(app)
+
+        async def leave() -> None:
+            while app.screen.is_modal:
+                app.pop_screen()
+                await pilot.pause()
+
+        for seq, (scene, snapshot) in enumerate(SCENES.items(), 100):
+            cluster.push(replace(snapshot(), seq=seq))
+            await until(pilot, lambda: taken(app) == seq)  # noqa: B023
+            if scene == "peers":
+                await until(pilot, lambda: app.screen.is_modal)
+                see("a question")
+                await leave()
+            if scene == "failed":
+                await settled(pilot)
+            for pane in ("peers", "live", "chat", "split"):
+                app._home.go_to(pane)
+                await pilot.pause()
+                see(f"{scene}, {pane}")
+                if scene == "idle":
+                    await press("app.help")
+                    await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+                    see(f"help of {pane}")
+                    await leave()
+            await press("app.zoom")
+            see(f"{scene}, zoomed")
+            await press("app.zoom")
+            if scene in ("serving", "failed"):
+                await press("split.less")
+                see(f"{scene}, edited")
+            for name in PLACES[scene]:
+                await press("app.cluster")
+                if name.startswith("peers"):
+                    app._home.go_to("peers")
+                    await pilot.pause()
+                await press(name)
+                if name not in SCREENS:
+                    await until(pilot, lambda: app.screen.is_modal)
+                    await pilot.pause()
+                see(f"{scene}, {name}")
+                await press("dialogs.help" if app.screen.is_modal else "app.help")
+                await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+                see(f"{scene}, help of {name}")
+                await leave()
+            await press("app.cluster")
+            shown = [seen[f"{scene}, {name}"] for name in PLACES[scene]]
+            assert len(set(shown)) == len(shown), "each key leads somewhere else"
+            if scene == "idle":
+                await press("cluster.launch")
+                await until(pilot, lambda: toasts(app))
+                picks = ALL_ELSEWHERE["cluster.model"]
+                assert toasts(app) == [f"Pick a model first: {picks}"]
+    found = {
+        name: [match[0] for match in NOT_THEIRS.finditer(text)]
+        for name, text in seen.items()
+    }
+    assert not any(found.values()), found
+    raw = {n: re.findall(r".*\{[a-z]+\.[a-z_]+.*", text) for n, text in seen.items()}
+    assert not any(raw.values()), raw
+    for name, key, says in (
+        ("idle, split", "cluster.model", "picks"),
+        ("failed, live", "app.copy", "copies all this"),
+        ("help of peers", "cluster.launch", "launches"),
+    ):
+        assert f"{ALL_ELSEWHERE[key]} {says}" in seen[name]
 
 
-async def test_toasts_and_help_name_the_users_keys(started: Started) -> None:
-    running = started(scenes.idle(), keys=REMAPPED, size=(120, 40), wait=False)
-    async with running as (pilot, app, _):
-        await until(pilot, lambda: app.editor.snapshot is not None)
-        await pilot.press("f10")
-        await until(pilot, lambda: "Pick a model first: F8" in toasts(app))
-        app._home.go_to("peers")
-        await pilot.pause()
-        await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
-        await until(pilot, lambda: "F10 launches" in screen_text(app))
+def taken(app: DllmApp) -> int | None:
+    return app.editor.snapshot.seq if app.editor.snapshot else None
 
 
 async def test_an_action_without_a_key_is_found_by_its_name(make_app: MakeApp) -> None:
@@ -176,51 +207,16 @@ def test_no_text_names_a_key_itself() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("scene", ["serving", "idle", "peers"])
-async def test_screens_and_dialogs_name_the_users_keys(
-    started: Started, scene: str
-) -> None:
-    """Every action has another key: no screen, dialog or help names a default one."""
-    cluster, settings = ScriptedCluster(SCENES[scene]()), SettingsFile(user_paths())
-    async with started(
-        cluster, keys=ALL_ELSEWHERE, settings=settings, size=(160, 50), wait=False
-    ) as (pilot, app, _):
-        await until(pilot, lambda: app.editor.snapshot is not None)
-        seen = {}
-        for name in PLACES[scene]:
-            await pilot.press(ALL_ELSEWHERE["app.cluster"])
-            if name.startswith("peers"):
-                app._home.go_to("peers")
-                await pilot.pause()
-            await pilot.press(ALL_ELSEWHERE[name])
-            if name not in SCREENS:
-                await until(pilot, lambda: app.screen.is_modal)
-            await pilot.pause()
-            seen[name] = screen_text(app)
-            asks = "dialogs.help" if app.screen.is_modal else "app.help"
-            await pilot.press(ALL_ELSEWHERE[asks])
-            await until(pilot, lambda: isinstance(app.screen, HelpDialog))
-            seen[f"help of {name}"] = screen_text(app)
-            while app.screen.is_modal:
-                app.pop_screen()
-                await pilot.pause()
-        shown = [seen[name] for name in PLACES[scene]]
-        assert len(set(shown)) == len(shown), "each key leads somewhere else"
-    found = {
-        name: [match[0] for match in DEFAULT_KEYS.finditer(text)]
-        for name, text in seen.items()
-    }
-    assert not any(found.values()), found
-    raw = {n: re.findall(r".*\{[a-z]+\.[a-z_]+.*", text) for n, text in seen.items()}
-    assert not any(raw.values()), raw
-
-
-def texts_of_the_console() -> Iterator[tuple[str, int, str]]:
+@cache
+def texts_of_the_console() -> list[tuple[str, int, str]]:
     folder = Path(*tui.__path__)
-    for file in sorted(folder.rglob("*.py")):
-        name = file.relative_to(folder).as_posix()
-        if not name.startswith(("cli/", "actions.py")):
-            yield from ((name, line, said) for line, said in _texts(file))
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.py")}
+    return [
+        (name, line, said)
+        for name, file in sorted(files.items())
+        if not name.startswith(("cli/", "actions.py"))
+        for line, said in _texts(file)
+    ]
 
 
 def _texts(file: Path) -> Iterator[tuple[int, str]]:
