@@ -27,7 +27,7 @@ _NOWHERE = Path("/nonexistent")
 
 
 class ScriptedChats:
-    """Implements ``tui.api.services.Chats`` in the test's own process."""
+    """Implements ``tui.api.services.Chats`` by the controller's own conversations."""
 
     def __init__(
         self,
@@ -52,16 +52,13 @@ class ScriptedChats:
         return self._made
 
     async def listing(self) -> ChatListing:
-        """As the controller tells it."""
         self._call("chats", None)
         return await self._chats.listing()
 
     async def get(self, chat: str) -> ChatState:
-        """As the controller tells it."""
         return (await self._chats.get(chat)).state
 
     async def states(self, model: str) -> AsyncGenerator[ChatState, None]:
-        """As the controller tells them."""
         self._call("chat states", model)
         states = self._chats.states(self._cluster.cluster, model)
         async with aclosing(states):
@@ -69,12 +66,10 @@ class ScriptedChats:
                 yield state
 
     async def begin(self, model: str) -> ChatState:
-        """As the controller does it."""
         self._call("chat begin", model)
         return (await self._chats.begin(self._cluster.cluster, model)).state
 
     async def open(self, chat: str, model: str) -> ChatState:
-        """As the controller does it."""
         self._call("chat open", chat)
         return (await self._chats.open(chat, self._cluster.cluster, model)).state
 
@@ -90,7 +85,6 @@ class ScriptedChats:
         return live.state
 
     async def stop(self, chat: str) -> ChatState:
-        """As the controller does it."""
         self._call("chat stop", chat)
         live = await self._chats.get(chat)
         await live.stop()
@@ -107,20 +101,17 @@ class ScriptedChats:
         return PromptCount(tokens=tokens, ctx_size=100)
 
     async def change(self, chat: str, change: ChatChange) -> ChatState:
-        """As the controller does it."""
         self._call("chat change", change)
         live = await self._chats.get(chat)
         live.change(change)
         return live.state
 
     async def delete(self, chat: str) -> ChatListing:
-        """As the controller does it."""
         self._call("chat delete", chat)
         await self._chats.delete(chat)
         return await self._chats.listing()
 
     async def restore(self, chat: str) -> ChatState:
-        """As the controller does it."""
         return (await self._chats.restore(chat)).state
 
     async def put(self, model: str, **fields: object) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.errors import ControllerError, HostError, UsageError
@@ -43,7 +43,7 @@ async def test_adding_by_name_and_by_token(started: Started) -> None:
         await until(pilot, lambda: cluster.called("add_peer"))
         assert cluster.called("add_peer") == [("mini", "ada@mini.lan", None)]
         await until(pilot, lambda: "Reaching mini…" in screen_text(app))
-        ready = msgspec.structs.replace(people.ADA, name="mini")
+        ready = replace(people.ADA, name="mini")
         cluster.push(people.here(people.ADA, ready))
         await until(pilot, lambda: "mini is ready: CPU 42.7 GiB" in screen_text(app))
         await until(pilot, lambda: isinstance(app.focused, ChoiceList))
@@ -56,7 +56,7 @@ async def test_adding_by_name_and_by_token(started: Started) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: cluster.called("add_peer"))
         assert cluster.called("add_peer") == [("", "dllm1-AbC_9", None)]
-        lent = msgspec.structs.replace(
+        lent = replace(
             people.ADA, name="lent", transport="invited", state=PeerState.NO_ENGINE
         )
         cluster.push(people.here(people.ADA, lent))
@@ -72,7 +72,7 @@ OTHER = FoundWorker(name="[b]eve\x1b[2J", address="10.0.0.8:50080")
 async def test_workers_found_here_come_and_go(started: Started) -> None:
     async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
-        ours = msgspec.structs.replace(FOUND, name="ours", peer="mini")
+        ours = replace(FOUND, name="ours", peer="mini")
         cluster.found = FoundWorkers(workers=(OTHER, FOUND, ours), settled=True)
         await until(pilot, lambda: "found here" in screen_text(app))
         text = screen_text(app)
@@ -130,7 +130,7 @@ async def test_digits_are_compared_with_the_owner(started: Started) -> None:
         await pilot.press("y")
         await until(pilot, lambda: "Waiting for the owner" in screen_text(app))
         assert cluster.called("decide_pairing") == [("012345", True)]
-        lent = msgspec.structs.replace(people.ADA, name="nuc", transport="invited")
+        lent = replace(people.ADA, name="nuc", transport="invited")
         cluster.push(people.here(people.ADA, lent))
         cluster.paired.set()
         await until(pilot, lambda: "nuc is ready" in screen_text(app))
@@ -235,7 +235,7 @@ async def test_a_new_peers_question_and_trouble_are_told(started: Started) -> No
         await pilot.press("down", "enter")
         await until(pilot, lambda: cluster.called("answer_peer"))
         assert app.screen is dialog
-        unfit = msgspec.structs.replace(people.EVE, name="mini")
+        unfit = replace(people.EVE, name="mini")
         cluster.push(people.here(unfit))
         await until(pilot, lambda: "p Install the engine" in screen_text(app))
         await until(pilot, lambda: isinstance(app.focused, ChoiceList))

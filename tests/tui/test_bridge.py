@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import msgspec
+from msgspec.structs import replace
 from textual.message import Message
 
 from backends.errors import ControllerError
@@ -17,7 +17,7 @@ from tui.api.bridge import BROKE, Bridge, LinkLost, LinkRestored, SnapshotTaken
 
 
 def numbered(seq: int) -> object:
-    return msgspec.structs.replace(scenes.idle(), seq=seq)
+    return replace(scenes.idle(), seq=seq)
 
 
 @asynccontextmanager

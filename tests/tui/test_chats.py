@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -173,9 +173,9 @@ async def test_the_answer_of_another_split_stands_beside(started: Started) -> No
         assert cluster.now is not None
         assert cluster.now.plan is not None
         split = with_counts(cluster.now.plan.split, (0, 9, 4))
-        plan = msgspec.structs.replace(cluster.now.plan, split=split)
+        plan = replace(cluster.now.plan, split=split)
         cluster.push(
-            msgspec.structs.replace(
+            replace(
                 cluster.now,
                 seq=cluster.now.seq + 1,
                 plan=plan,
@@ -220,7 +220,7 @@ async def test_refused_questions_and_a_chat_for_each_model(started: Started) -> 
 
         def push(scene: ClusterSnapshot, later: int) -> None:
             seq, name = first.seq + later, first.cluster
-            cluster.push(msgspec.structs.replace(scene, seq=seq, cluster=name))
+            cluster.push(replace(scene, seq=seq, cluster=name))
 
         push(scenes.demo_serving(), 1)
         await until(pilot, lambda: questions(app) == [])

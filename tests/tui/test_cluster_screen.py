@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.widgets import DataTable
 
 from backends.state import ClusterState
@@ -302,7 +302,7 @@ async def test_a_restart_leaves_the_focus_in_the_composer(started: Started) -> N
         for state in (s for s in ClusterState if s is not ClusterState.SERVING):
             composer.clear()
             seq += 2
-            cluster.push(msgspec.structs.replace(serving, seq=seq - 1, state=state))
+            cluster.push(replace(serving, seq=seq - 1, state=state))
             await until(pilot, lambda: not composer.ready)
             await pilot.press(*"quest")
             assert app.focused is composer
@@ -310,7 +310,7 @@ async def test_a_restart_leaves_the_focus_in_the_composer(started: Started) -> N
             assert app.screen is app._home
             assert cluster.called("stop") == []
             await pilot.press("enter")
-            cluster.push(msgspec.structs.replace(serving, seq=seq))
+            cluster.push(replace(serving, seq=seq))
             await until(pilot, lambda: composer.ready)
             assert app.focused is composer
             assert composer.text == "quest"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.errors import DllmError
@@ -26,7 +26,7 @@ BRIEFS = (
 
 
 def at(name: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    return msgspec.structs.replace(snapshot, cluster=name, clusters=BRIEFS)
+    return replace(snapshot, cluster=name, clusters=BRIEFS)
 
 
 HERE = at("default", scenes.demo_serving(scenes.DEMO_PLAN))
@@ -72,9 +72,7 @@ async def test_another_cluster_takes_up_its_remembered_plan(
     remember(memory_file, Remembered(plans={"second": scenes.HOMELAB_PLAN}), "second")
     async with started(HERE) as (pilot, app, cluster):
         await gone_to_second(pilot, cluster)
-        idle = msgspec.structs.replace(
-            scenes.homelab_serving(), state=ClusterState.IDLE, plan=None
-        )
+        idle = replace(scenes.homelab_serving(), state=ClusterState.IDLE, plan=None)
         cluster.push(at("second", idle))
         await until(pilot, lambda: app.editor.plan == scenes.HOMELAB_PLAN)
 
@@ -97,9 +95,7 @@ async def test_staying_and_quitting_end_nothing_elsewhere(started: Started) -> N
 
 async def test_a_launch_says_what_it_replaces(started: Started) -> None:
     """Somebody else's newer goal is not cut off unseen."""
-    running = msgspec.structs.replace(
-        scenes.homelab_serving(), generation=7, speed=Speed()
-    )
+    running = replace(scenes.homelab_serving(), generation=7, speed=Speed())
     async with started(running) as (pilot, _, cluster):
         await pilot.press("left", "l")
         await until(pilot, lambda: cluster.called("replaces"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from backends.errors import ControllerError
 from backends.state import ChatTimings, Conversation, PromptCount, Reply, Turn
@@ -25,7 +25,7 @@ def answered(text: str, tokens: int) -> Conversation:
     timings = ChatTimings(tokens=tokens)
     reply = Reply(text=text, timings=timings, finish_reason="stop")
     turn = Turn(question="Why?", replies=(reply,))
-    return msgspec.structs.replace(EMPTY, turns=(turn,))
+    return replace(EMPTY, turns=(turn,))
 
 
 def test_the_answers_tell_how_long_a_token_is() -> None:

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual import events
 from textual.worker import Worker
 
@@ -41,8 +41,8 @@ TYPED_INTO = {
 
 def serving(seq: int, tok_per_s: float) -> ClusterSnapshot:
     scene = scenes.homelab_serving()
-    speed = msgspec.structs.replace(scene.speed, tok_per_s=tok_per_s)
-    return msgspec.structs.replace(scene, seq=seq, at=scene.at + seq, speed=speed)
+    speed = replace(scene.speed, tok_per_s=tok_per_s)
+    return replace(scene, seq=seq, at=scene.at + seq, speed=speed)
 
 
 def pictures(folder: Path) -> list[str]:
@@ -162,7 +162,7 @@ async def test_the_launch_command_and_a_picture_are_taken_from_anywhere(
         assert toasts(app)[1].startswith(f"Saved the screen to {tmp_path}")
         (picture,) = pictures(tmp_path)
         assert "GLM-4.7-Flash" in picture
-        idle = msgspec.structs.replace(scenes.idle(), seq=9)
+        idle = replace(scenes.idle(), seq=9)
         cluster.push(idle)
         await until(pilot, lambda: app.editor.snapshot == idle)
         await pilot.press("Y")

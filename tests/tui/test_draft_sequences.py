@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backends.split.layout import boundaries, counts, move_boundary, with_counts
 from backends.state import ClusterSnapshot, ClusterState, ModelInfo, Plan, Split
@@ -21,9 +21,9 @@ from tui.model.edit import same_plan
 from tui.model.editor import PlanEditor
 
 STEPS_MIN, STEPS_MAX = 20, 40
-TWIN = msgspec.structs.replace(scenes.GLM, path="/models/twin.gguf")
+TWIN = replace(scenes.GLM, path="/models/twin.gguf")
 """Another model of as many layers."""
-TWIN_PLAN = msgspec.structs.replace(scenes.HOMELAB_PLAN, model=TWIN.path)
+TWIN_PLAN = replace(scenes.HOMELAB_PLAN, model=TWIN.path)
 PLANS = (scenes.HOMELAB_PLAN, scenes.DEMO_PLAN, TWIN_PLAN)
 MODELS = {model.path: model for model in (scenes.GLM, scenes.DEMO, TWIN)}
 
@@ -48,7 +48,7 @@ class Book:
         assert self.present is not None
         split = with_counts(self.present.split, layers)
         if split != self.present.split:
-            self.step(msgspec.structs.replace(self.present, split=split))
+            self.step(replace(self.present, split=split))
 
 
 class World:
@@ -67,11 +67,11 @@ class World:
 
     def says(self, **changes: object) -> ClusterSnapshot:
         now = self.said[-1]
-        self.said.append(msgspec.structs.replace(now, seq=now.seq + 1, **changes))
+        self.said.append(replace(now, seq=now.seq + 1, **changes))
         return self.said[-1]
 
     def runs(self, plan: Plan) -> ClusterSnapshot:
-        plan = msgspec.structs.replace(plan, api_port=8123)
+        plan = replace(plan, api_port=8123)
         return self.says(plan=plan, state=ClusterState.STARTING, generation=1)
 
     def arrives(self, snapshot: ClusterSnapshot) -> None:
@@ -92,7 +92,7 @@ class World:
         self.says(model=MODELS[plan.model] if plan else None)
 
     def another_launches(self, a: int, b: int) -> None:
-        plan = msgspec.structs.replace(PLANS[a % 3], ctx_size=next(self.contexts))
+        plan = replace(PLANS[a % 3], ctx_size=next(self.contexts))
         self.runs(self.editor.plan or plan if b % 3 == 0 else plan)
 
     def the_cluster_ends(self, a: int, b: int) -> None:
@@ -157,8 +157,8 @@ class World:
         if a % 2 or cpu not in {shares[0].device, shares[1].device}:
             i = a % 2
             shares[i : i + 2] = [shares[i + 1], shares[i]]
-            split = msgspec.structs.replace(plan.split, shares=tuple(shares))
-            self.book.step(msgspec.structs.replace(plan, split=split))
+            split = replace(plan.split, shares=tuple(shares))
+            self.book.step(replace(plan, split=split))
         self.editor.exchange(a % 2, 1)
 
     def grab(self, a: int, b: int) -> None:

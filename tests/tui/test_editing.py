@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from backends.split.layout import counts, with_counts
 from backends.state import ClusterSnapshot
@@ -12,24 +12,6 @@ from tui.model.edit import is_header_of, same_plan
 from tui.model.editor import DEPTH_MAX, History, PlanEditor
 
 # --- history ----------------------------------------------------------------
-
-
-def test_undo_and_redo() -> None:
-    history = History("a").push("b").push("b")
-    assert history.past == ("a",)
-    undone = history.undo()
-    assert undone.present == "a"
-    assert undone.future
-    assert undone.redo() == history
-    assert not undone.past
-    assert undone.undo() is undone
-    assert history.redo() is history
-
-
-def test_a_new_step_forgets_the_undone_ones() -> None:
-    history = History("a").push("b").undo().push("c")
-    assert not history.future
-    assert history.undo().present == "a"
 
 
 def test_history_is_bounded() -> None:
@@ -64,7 +46,7 @@ def test_a_header_read_once_serves_later_plans_of_the_file() -> None:
     editor = PlanEditor()
     editor.put(scenes.HOMELAB_PLAN, scenes.GLM)
     editor.put(scenes.DEMO_PLAN, scenes.DEMO)
-    editor.put(msgspec.structs.replace(scenes.HOMELAB_PLAN, ctx_size=512))
+    editor.put(replace(scenes.HOMELAB_PLAN, ctx_size=512))
     assert editor.model == scenes.GLM
 
 
@@ -80,8 +62,8 @@ def test_a_header_read_once_serves_later_plans_of_the_file() -> None:
 )
 def test_whose_header_it_is(model: str, is_its: bool) -> None:
     parts = (scenes.GLM.path, "/models/part-2.gguf")
-    header = msgspec.structs.replace(scenes.GLM, files=parts)
-    plan = msgspec.structs.replace(scenes.HOMELAB_PLAN, model=model)
+    header = replace(scenes.GLM, files=parts)
+    plan = replace(scenes.HOMELAB_PLAN, model=model)
     assert is_header_of(header, plan) is is_its
 
 
@@ -141,8 +123,8 @@ def test_a_drag_shows_at_once_and_counts_once_let_go() -> None:
 
 def test_port_and_origin_make_no_other_plan() -> None:
     plan = scenes.DEMO_PLAN
-    assert same_plan(plan, msgspec.structs.replace(plan, api_port=1))
-    assert not same_plan(plan, msgspec.structs.replace(plan, extra_args=("-fa",)))
+    assert same_plan(plan, replace(plan, api_port=1))
+    assert not same_plan(plan, replace(plan, extra_args=("-fa",)))
 
 
 # --- snapshots ----------------------------------------------------------------
@@ -177,8 +159,8 @@ def test_what_runs_again_after_a_restart_takes_nothing_back() -> None:
     editor.take(scenes.demo_serving())
     editor.move(1, 2)
     edited = editor.plan
-    editor.take(msgspec.structs.replace(scenes.idle(), controller_pid=2))
-    again = msgspec.structs.replace(scenes.demo_serving(), controller_pid=2)
+    editor.take(replace(scenes.idle(), controller_pid=2))
+    again = replace(scenes.demo_serving(), controller_pid=2)
     editor.take(again)
     assert editor.plan == edited
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from backends.state import EngineProgress, EngineStage
 from tests.kit.console import Started
@@ -12,9 +12,7 @@ from tests.tui.helpers import screen_text, toasts, until
 from tui.flows.engine import Reached
 
 MESSAGE = "No llama.cpp with RPC is on this machine."
-NONE_HERE = msgspec.structs.replace(
-    scenes.idle(), engine=None, message=MESSAGE, no_engine=True
-)
+NONE_HERE = replace(scenes.idle(), engine=None, message=MESSAGE, no_engine=True)
 
 
 async def test_b_gets_an_engine_and_again_cancels(started: Started) -> None:

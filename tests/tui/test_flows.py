@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from backends.errors import ControllerError
 from backends.split.layout import counts
@@ -19,7 +19,7 @@ from tui.model.files import Remembered, recall, remember
 
 
 async def test_it_attaches_to_what_runs(started: Started) -> None:
-    bare = msgspec.structs.replace(scenes.homelab_serving(), model=None)
+    bare = replace(scenes.homelab_serving(), model=None)
     running = started(bare, initial_model=scenes.GLM.path)
     async with running as (_, app, cluster):
         assert layers(app) == (26, 8, 14)
@@ -59,8 +59,7 @@ async def test_another_model_is_drawn_beside_what_runs(started: Started) -> None
 async def test_it_takes_up_the_plan_of_last_time(
     started: Started, memory_file: Path
 ) -> None:
-    split = msgspec.structs.replace(scenes.DEMO_PLAN.split)
-    plan = msgspec.structs.replace(scenes.DEMO_PLAN, split=split, ctx_size=512)
+    plan = replace(scenes.DEMO_PLAN, ctx_size=512)
     remember(memory_file, Remembered(plans={"default": plan}))
     async with started(scenes.idle()) as (_, app, _):
         assert app.editor.plan == plan
@@ -69,7 +68,7 @@ async def test_it_takes_up_the_plan_of_last_time(
 async def test_a_model_that_is_gone_is_said_and_nothing_more(
     started: Started, memory_file: Path
 ) -> None:
-    plan = msgspec.structs.replace(scenes.DEMO_PLAN, model="/gone.gguf")
+    plan = replace(scenes.DEMO_PLAN, model="/gone.gguf")
     remember(memory_file, Remembered(plans={"default": plan}))
     async with started(scenes.idle(), wait=False) as (pilot, app, _):
         await until(pilot, lambda: toasts(app))
@@ -81,7 +80,7 @@ async def test_an_edit_outlives_snapshots_and_a_loss(started: Started) -> None:
     """The loss is said once."""
     async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("left")
-        later = msgspec.structs.replace(scenes.homelab_serving(), seq=8)
+        later = replace(scenes.homelab_serving(), seq=8)
         cluster.push(later)
         await until(pilot, lambda: app.editor.snapshot == later)
         assert layers(app) == (25, 9, 14)
@@ -161,12 +160,12 @@ async def test_a_relaunch_keeps_the_rows_of_live(started: Started) -> None:
     async with started(serving) as (pilot, app, cluster):
         live, chat = app._home.live, app._home.chat
         before = live.region, chat.region
-        starting = msgspec.structs.replace(scenes.demo_starting(), seq=serving.seq + 1)
+        starting = replace(scenes.demo_starting(), seq=serving.seq + 1)
         cluster.push(starting)
         await until(pilot, lambda: live.has_class("-busy"))
         await pilot.pause()
         assert (live.region, chat.region) == before
-        cluster.push(msgspec.structs.replace(serving, seq=serving.seq + 2))
+        cluster.push(replace(serving, seq=serving.seq + 2))
         await until(pilot, lambda: live.has_class("-serving"))
         await pilot.pause()
         assert (live.region, chat.region) == before

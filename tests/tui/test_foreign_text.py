@@ -6,8 +6,8 @@ import base64
 from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.pilot import Pilot
 
@@ -73,7 +73,7 @@ class HostileCluster(ScriptedCluster):
 def as_hostile(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     briefs = (ClusterBrief(name="other", model="/m.gguf"),)
     left = (Leftover(name="w", peer="mini", why="gone"),)
-    full = msgspec.structs.replace(snapshot, clusters=briefs, leftovers=left)
+    full = replace(snapshot, clusters=briefs, leftovers=left)
     return filled(full)
 
 
@@ -100,7 +100,7 @@ def look(app: DllmApp) -> str:
 
 async def told(pilot: Pilot[None], snapshot: ClusterSnapshot, seq: int) -> str:
     app: Any = pilot.app
-    new = msgspec.structs.replace(as_hostile(snapshot), seq=seq)
+    new = replace(as_hostile(snapshot), seq=seq)
     app.cluster.push(new)
     await until(pilot, lambda: app.editor.snapshot is new)
     return look(app)
@@ -153,7 +153,7 @@ async def test_on_every_screen_and_in_every_dialog(started: Started) -> None:
 
 async def test_when_a_machine_asks(started: Started) -> None:
     def asks(question: PeerQuestion) -> ClusterSnapshot:
-        return people.here(msgspec.structs.replace(people.MINI, question=question))
+        return people.here(replace(people.MINI, question=question))
 
     running = started(HostileCluster(asks(people.HOST_KEY)), size=SIZE, wait=False)
     async with running as (pilot, app, _):

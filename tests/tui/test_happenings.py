@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 
-import msgspec
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.errors import ControllerError
@@ -45,7 +45,7 @@ class Storied(ScriptedCluster):
         self.story.append(event)
         assert self.now is not None
         seq = self.now.seq + 1
-        now = msgspec.structs.replace(self.now, last_event=number, seq=seq)
+        now = replace(self.now, last_event=number, seq=seq)
         if shown:
             self.push(now)
         else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from tests.kit.console import Started
@@ -80,7 +80,7 @@ async def test_jumping_focuses_picks_and_presses(started: Started) -> None:
         screen = await shown(pilot)
         last = [n for n, t in screen._targets.items() if t.widget is peers][-1]
         scene = scenes.homelab_serving()
-        cluster.push(msgspec.structs.replace(scene, seq=9, peers=scene.peers[:1]))
+        cluster.push(replace(scene, seq=9, peers=scene.peers[:1]))
         await until(pilot, lambda: len(peers.peers) == 1)
         await pilot.press(*last)
         await until(pilot, lambda: toasts(app) == ["That is no longer there"])
