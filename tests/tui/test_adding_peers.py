@@ -137,7 +137,7 @@ async def test_digits_are_compared_with_the_owner(started: Started) -> None:
         await until(pilot, lambda: isinstance(app.focused, ChoiceList))
 
 
-async def added(pilot: Pilot[None], cluster: ScriptedCluster) -> tuple[str, ...]:
+async def added(pilot: Pilot[None], cluster: ScriptedCluster) -> tuple[str | None, ...]:
     """What the form asked for; the dialog is left, the peer stays."""
     await until(pilot, lambda: cluster.called("add_peer"))
     (asked,) = cluster.called("add_peer")
