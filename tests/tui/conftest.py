@@ -50,6 +50,7 @@ def _isolated(
     if not request.node.get_closest_marker("frames"):
         monkeypatch.setattr(Screen, "_compositor_refresh", drawing.draw_later)
         monkeypatch.setattr(Pilot, "pause", drawing.pause_and_draw)
+    monkeypatch.setattr(Pilot, "_wait_for_screen", drawing.wait_for_busy)
     # A toast of four seconds may be gone before a busy machine has looked for it.
     monkeypatch.setattr(console, "TOAST_S", dict.fromkeys(console.TOAST_S, 3600.0))
     # A plan settles when a test says so: pictures must not depend on its pace.

@@ -7,10 +7,12 @@ Tests that count frames have the mark ``frames``, and draw each as the program d
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from textual.app import App
-from textual.pilot import Pilot
+from textual.message_pump import MessagePump
+from textual.pilot import Pilot, WaitForScreenTimeout
 from textual.screen import Screen
 
 _draw = Screen._compositor_refresh
@@ -30,6 +32,44 @@ async def pause_and_draw(pilot: Pilot[Any], delay: float | None = None) -> None:
     """Stand in for ``Pilot.pause``."""
     await _pause(pilot, delay)
     draw(pilot.app)
+
+
+async def wait_for_busy(pilot: Pilot[Any], timeout: float = 30.0) -> bool:
+    """Stand in for ``Pilot._wait_for_screen``, which has every widget answer.
+
+    Here only those answer that have a message, or are about one.
+    """
+    app, left = pilot.app, 0
+    answered = asyncio.Event()
+
+    def answer() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            answered.set()
+
+    for pump in (app, *app.screen.walk_children(with_self=True)):
+        if not _waits(pump) and pump.call_later(answer):
+            left += 1
+    if not left:
+        return True
+    waiting = [
+        asyncio.ensure_future(event.wait())
+        for event in (answered, app._exception_event)
+    ]
+    done, pending = await asyncio.wait(
+        waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+    )
+    for one in pending:
+        one.cancel()
+    if not done:
+        raise WaitForScreenTimeout("Widgets did not answer")
+    return not left
+
+
+def _waits(pump: MessagePump) -> bool:
+    queue: Any = pump._message_queue
+    return queue.empty() and bool(queue.ready_event._waiters)
 
 
 def draw(app: App[Any]) -> None:
