@@ -108,10 +108,7 @@ def launch_form(app: DllmApp) -> LaunchForm:
 
 BEHIND = tuple(action for action in ACTIONS if action.area in actions.PLACES)
 EVERYWHERE = {
-    key
-    for action in BEHIND
-    if action.area in ("app", "cluster")
-    for key in split_keys(action.keys)
+    key for action in BEHIND if action.area == "app" for key in split_keys(action.keys)
 }
 # What a dialog takes for itself, whatever it is, and what copies a selection.
 TEXT_KEYS = {"enter", "ctrl+j", "shift+enter", "ctrl+c", "delete", "backspace"}
