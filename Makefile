@@ -25,7 +25,7 @@ PART ?= tests/unit
 FAR := $(filter tunnel sshd machine,$(WHAT))
 PYTEST_ARGS ?=
 # Tests of engines and machines mostly wait: two at a time. Idle consoles wait too: four at a time.
-UNIT_PROCESSES ?= --numprocesses 4 --dist loadfile
+UNIT_PROCESSES ?= --numprocesses 6 --dist loadfile
 WAITING_PROCESSES ?= --numprocesses 2 --dist loadfile
 FUZZ_S ?= 600
 # As often as that at most; without an end by default.
