@@ -24,7 +24,7 @@ PART ?= tests/unit
 # What is killed on, or on the way to, other machines (root).
 FAR := $(filter tunnel sshd machine,$(WHAT))
 PYTEST_ARGS ?=
-# Tests of engines and machines mostly wait: two at a time. Idle consoles wait too: four at a time.
+# Tests of engines and machines mostly wait: two at a time. Many of the others do, too: six at a time.
 UNIT_PROCESSES ?= --numprocesses 6 --dist loadfile
 WAITING_PROCESSES ?= --numprocesses 2 --dist loadfile
 FUZZ_S ?= 600
