@@ -15,8 +15,8 @@ import msgspec
 
 from backends.direct_address import wrong_place
 from backends.errors import DllmError, UsageError, did_you_mean
+from backends.machine_names import is_taken
 from backends.paths import ENGINE_DIR_VARIABLE, Paths
-from backends.places import is_taken
 from backends.state import PairMode, Value
 from backends.writing import try_lock, write_private
 

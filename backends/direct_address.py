@@ -6,7 +6,7 @@ import ipaddress
 import re
 
 from backends.errors import UsageError
-from backends.places import bracketed
+from backends.machine_names import bracketed
 from backends.state import Value
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address

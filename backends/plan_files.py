@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backends.errors import PlanError, did_you_mean, disk_errors
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.split.experts import places_text
 from backends.state import Ask, LayerRange, PairMode, Plan, ServerSettings
 from backends.writing import write_new, write_private

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from backends.errors import PlanError
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.split.buffers import cache_type, is_quantized, is_unfused
 from backends.state import FlashAttention, ModelInfo, ServerSettings
 

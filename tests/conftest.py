@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from backends.garbage import spare_modules
+from backends.gc_tuning import spare_modules
 from backends.paths import Paths
 from tests.kit.forking import ForkingPopen
 from tools.run_tests import COUNTS_VARIABLE

@@ -15,8 +15,8 @@ from backends.client.http import ASKING
 from backends.client.start import wait_gone
 from backends.controller.event_log import EventFiles, EventLog
 from backends.errors import ControllerError, DllmError, UsageError, did_you_mean
+from backends.machine_names import LOCAL
 from backends.paths import Paths, user_paths
-from backends.places import LOCAL
 from backends.state import (
     DEFAULT_CLUSTER,
     SILENCE_MAX_S,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backends.garbage import importing, trusting_nobody
+from backends.gc_tuning import importing, trusting_nobody
 
 with importing(), trusting_nobody():
     import asyncio
@@ -27,6 +27,7 @@ with importing(), trusting_nobody():
     from backends.controller.settings_reload import SettingsReloader
     from backends.controller.usage_monitor import UsageMonitor
     from backends.errors import ControllerError, DllmError
+    from backends.machine_names import LOCAL
     from backends.machines.gossip import Gossip, known_machine
     from backends.machines.local import local_host
     from backends.machines.machine import LocalMachine
@@ -35,7 +36,6 @@ with importing(), trusting_nobody():
     from backends.models.catalogue import Catalogue
     from backends.models.search import user_folders
     from backends.paths import Paths, checked_socket, make_private, user_paths
-    from backends.places import LOCAL
     from backends.state import API_VERSION, ControllerInfo, KnownMachine
     from backends.tasks import end_others
 

@@ -40,9 +40,9 @@ from backends.controller.responses import (
 )
 from backends.errors import ControllerError, DllmError, UsageError
 from backends.link.wire import require_possible
+from backends.machine_names import LOCAL
 from backends.machines.agent import log_chunk
 from backends.machines.machine import merged
-from backends.places import LOCAL
 from backends.plan_files import PlanFile, keep_launch
 from backends.planning.blueprint import process_name
 from backends.speculation.drafts import with_trials

@@ -15,9 +15,9 @@ from backends.controller.stopping import ClusterProcesses
 from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_of, worker_relay_name
+from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession, ProcessRecord
 from backends.machines.keep_awake import hold_awake
-from backends.places import LOCAL
 from backends.planning.blueprint import (
     SERVER,
     STAGES,

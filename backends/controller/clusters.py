@@ -18,10 +18,10 @@ from backends.controller.processes import AGENT, ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, UsageError
 from backends.gateway.target import GATEWAY
+from backends.machine_names import LOCAL
 from backends.machines.machine import Machine, Machines
 from backends.machines.readers import Readers
 from backends.paths import Paths
-from backends.places import LOCAL
 from backends.planning.blueprint import (
     cluster_of,
     machines_of,

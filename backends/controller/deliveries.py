@@ -14,6 +14,7 @@ import asyncssh
 
 from backends.controller.memory_usage import files_here
 from backends.errors import DllmError, ModelError
+from backends.machine_names import at_peer
 from backends.machines.peer_downloads import (
     Addresses,
     ByItself,
@@ -30,7 +31,6 @@ from backends.models.header import read_header
 from backends.models.identity import files_of, full_sha256
 from backends.models.layer_file import Run, layer_files
 from backends.models.parts import part_paths
-from backends.places import at_peer
 from backends.state import ModelCatalogue, ModelFile
 from backends.state.models import Delivered, RemoteModel
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from backends.controller.event_log import CONTROLLER, EventLog
 from backends.controller.exit_reasons import failed_at
 from backends.errors import DllmError
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.split.layout import format_range
 from backends.state import (
     Actor,

@@ -19,9 +19,9 @@ from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.access import Access, ApiSettings
 from backends.gateway.control import GatewayLink
 from backends.gateway.target import GATEWAY, PORT_TAKEN, Mode, Target, gateway_argv
+from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession, ProcessRecord, ProcessSpec
 from backends.machines.machine import Machines
-from backends.places import LOCAL
 from backends.planning.blueprint import model_alias, process_name
 from backends.state import Plan, ProcessRole, ProcessState
 from backends.state.snapshots import RequestCounts

@@ -43,6 +43,7 @@ from backends.link.transport import (
     path_of,
     port_of,
 )
+from backends.machine_names import LOCAL
 from backends.machines.agent import ProcessRecord
 from backends.machines.bare import connects, numeric_address
 from backends.machines.machine import Machine, Machines, open_way
@@ -50,7 +51,6 @@ from backends.machines.readers import Readers
 from backends.models.header import read_header
 from backends.models.parts import part_paths
 from backends.models.sparse import has_holes
-from backends.places import LOCAL
 from backends.planning.blueprint import (
     Facts,
     awake_names,

@@ -10,7 +10,7 @@ from backends.bench.results import DISTURBED_CORES, BusyTime
 from backends.controller.chat_api import QuestionQueue
 from backends.controller.cluster import Cluster
 from backends.errors import ControllerError, ProcessFailed
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.state import ChatDelta, ChatRequest, ChatTimings
 
 

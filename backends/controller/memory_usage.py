@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from backends.engine.fit_params import MemoryAsker, MemoryQuestion
 from backends.errors import DllmError, EngineError, HostError, ModelError
+from backends.machine_names import LOCAL, at_peer
 from backends.paths import Paths, relay_binary
-from backends.places import LOCAL, at_peer
 from backends.planning.room import ClusterMemory
 from backends.speculation.memory import loads_with_draft, with_draft, with_own_weights
 from backends.split.flags import compile_split

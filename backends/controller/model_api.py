@@ -22,6 +22,7 @@ from backends.controller.responses import (
     stream_work,
 )
 from backends.engine.download import get_engine
+from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession
 from backends.models.download import (
     download,
@@ -32,7 +33,6 @@ from backends.models.download import (
 )
 from backends.models.removal import DAY_S
 from backends.models.search import names_after
-from backends.places import LOCAL
 from backends.printable import printable
 from backends.state import Ask, EngineProgress, EngineStage, EventKind, Fit, Value
 from backends.state.models import RemoteModel, Removal

@@ -15,11 +15,11 @@ from backends.config import PeerConfig
 from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import Parts, body, json_response
 from backends.errors import DllmError
+from backends.machine_names import LOCAL
 from backends.machines.health import READ_S, read_health
 from backends.machines.machine import Machine
 from backends.machines.ways import ways_between
 from backends.mesh.token import LIFE_S
-from backends.places import LOCAL
 from backends.printable import printable
 from backends.state import (
     EventKind,

@@ -42,9 +42,9 @@ from backends.controller.memory_usage import (
 from backends.controller.steps import Steps
 from backends.errors import ControllerError, DllmError, PlanError, did_you_mean
 from backends.gateway.access import api_settings
+from backends.machine_names import LOCAL
 from backends.machines.machine import Machines
 from backends.machines.readers import Readers
-from backends.places import LOCAL
 from backends.planning.blueprint import Facts, commands, gateway_command, machines_of
 from backends.planning.checking import check_plan, remarks
 from backends.planning.cluster_file import (

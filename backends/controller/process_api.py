@@ -16,7 +16,7 @@ from backends.controller.responses import (
 )
 from backends.controller.usage_monitor import CONTROLLER
 from backends.errors import UsageError, did_you_mean
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.state import ProcessState, UsageReport, Value
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from backends.config import PeerConfig
 from backends.controller.clusters import Clusters
 from backends.errors import DllmError
+from backends.machine_names import LOCAL, at_peer
 from backends.machines.peers import Peers
 from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
@@ -21,7 +22,6 @@ from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.models.removal import DAY_S, leftovers, model_removal, remove
 from backends.models.search import Folder, configured_folders
-from backends.places import LOCAL, at_peer
 from backends.planning.blueprint import machines_of
 from backends.server_settings import weight_files
 from backends.state import ModelFile, Plan

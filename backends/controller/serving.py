@@ -20,9 +20,9 @@ from backends.controller.snapshot_store import SnapshotStore
 from backends.engine.logs import LoadLog
 from backends.engine.server import Counts, Health, ServerClient, Slot
 from backends.errors import DllmError, ProcessFailed
+from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession, ProcessRecord, pid_of
 from backends.machines.machine import Machine
-from backends.places import LOCAL
 from backends.planning.blueprint import SERVER, process_name, short_name
 from backends.split.flags import is_relayed, used_workers
 from backends.split.layout import format_layers

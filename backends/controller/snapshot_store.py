@@ -13,7 +13,7 @@ import msgspec
 
 from backends.config import Config
 from backends.controller.memory_usage import with_memory
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.planning.proposal import local_workers, worker_devices
 from backends.planning.room import ClusterMemory, room_for
 from backends.split.layout import ranges

@@ -29,8 +29,8 @@ from backends.config import load_config, read_text
 from backends.controller.event_log import EventFiles
 from backends.errors import DllmError, disk_errors
 from backends.gateway.keys import KeyFile
+from backends.machine_names import LOCAL
 from backends.paths import Paths
-from backends.places import LOCAL
 from backends.planning.blueprint import SERVER
 from backends.redaction import (
     KEY,

@@ -31,12 +31,12 @@ from backends.doctor.peer_checks import (
     spoken,
 )
 from backends.errors import DllmError
+from backends.machine_names import LOCAL, at_peer
 from backends.machines.health import read_health
 from backends.machines.local import local_host_for_now
 from backends.models.canary import write_canary
 from backends.models.download import DEMO_SOURCE
 from backends.paths import Paths
-from backends.places import LOCAL, at_peer
 from backends.state import ClusterSnapshot, ClusterState, ModelCatalogue, Peer, Value
 from backends.units import format_bytes
 

@@ -28,9 +28,9 @@ from backends.demo import MODEL_PATH, is_bundled
 from backends.engine.fit_params import OUTPUT_TO_HEAD
 from backends.engine.server import GreedyToken, ServerClient
 from backends.errors import DllmError
+from backends.machine_names import LOCAL
 from backends.models.download import DEMO_PACKAGE, PACKAGES, demo_model
 from backends.paths import Paths
-from backends.places import LOCAL
 from backends.planning.proposal import ABLE
 from backends.split.flags import used_workers
 from backends.state import (

@@ -10,8 +10,8 @@ from pathlib import PurePath
 from backends.client.client import ControllerClient
 from backends.doctor.check import Check, Finding, Verdict, check_of
 from backends.errors import DllmError
+from backends.machine_names import LOCAL, at_peer
 from backends.models.verify import Comparison, compare_tensors
-from backends.places import LOCAL, at_peer
 from backends.state import ClusterSnapshot, ModelFile, ModelInfo, Peer
 from backends.state.models import TensorSums
 from backends.units import format_bytes, format_count

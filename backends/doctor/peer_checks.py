@@ -15,8 +15,8 @@ from backends.doctor.check import (
     columns,
 )
 from backends.engine.versions import protocols_match
+from backends.machine_names import LOCAL
 from backends.machines.ways import BARE, DIRECT, LOOPBACK, TUNNEL
-from backends.places import LOCAL
 from backends.state import (
     EngineInfo,
     Peer,

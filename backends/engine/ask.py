@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from backends.errors import EngineError, HostError, PeerUnreachable
+from backends.machine_names import LOCAL
 from backends.paths import Paths
-from backends.places import LOCAL
 from backends.printable import last_line
 from backends.questions import Asked, Outcome
 from backends.state import NOT_JSON, Device, DeviceKind, EngineInfo, Value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from backends.errors import DllmError, disk_errors
 from backends.gateway.keys import KeyFile
-from backends.places import bracketed
+from backends.machine_names import bracketed
 from backends.state.base import Value
 
 if TYPE_CHECKING:

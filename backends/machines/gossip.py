@@ -24,8 +24,8 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.errors import DllmError, UsageError
+from backends.machine_names import suggested_name
 from backends.machines.ssh.config import DEFAULT_PORT, Destination, resolve
-from backends.places import suggested_name
 from backends.printable import printable
 from backends.state import NOT_JSON, Device, KnownMachine, ModelFile, Value
 

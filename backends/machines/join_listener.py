@@ -18,7 +18,7 @@ import msgspec
 from backends.errors import DllmError, HostError
 from backends.machines.ssh.lent import client_over
 from backends.mesh.acceptor import Acceptor
-from backends.mesh.crowd import StrangerLog
+from backends.mesh.connection_limits import StrangerLog
 from backends.mesh.dialling import listening_at, no_other_way, reachable
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
 from backends.mesh.messages import (

@@ -18,10 +18,10 @@ from backends.link.transport import (
     local_transport,
     unix_endpoint,
 )
+from backends.machine_names import LOCAL, at_peer
 from backends.models.layer_file import has_layers_of
 from backends.models.search import named_folders, user_folders
 from backends.paths import relay_binary
-from backends.places import LOCAL, at_peer
 from backends.state import (
     ModelCatalogue,
     ModelFile,

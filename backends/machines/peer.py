@@ -27,6 +27,7 @@ from backends.errors import (
     PeerUnreachable,
 )
 from backends.link.transport import LinkTransport, TransportSpec
+from backends.machine_names import at_peer
 from backends.machines.agent import LEASE_S, AgentSession
 from backends.machines.machine import Machine, called_alike, stand_ins
 from backends.machines.model_files import read_there
@@ -47,7 +48,6 @@ from backends.models.identity import identity_of
 from backends.models.layer_file import has_layers_of
 from backends.models.search import named_folders
 from backends.paths import SOCKET_PATH_BYTES_MAX, Paths, make_private, relay_binary
-from backends.places import at_peer
 from backends.state import (
     ModelInfo,
     Peer,

@@ -31,10 +31,10 @@ from backends.errors import (
     UsageError,
     unknown_peer,
 )
+from backends.machine_names import LOCAL, is_place, suggested_name
 from backends.machines.bare import BarePeer
 from backends.mesh.quic_place import parse_quic_place
 from backends.mesh.token import TokenKind, read_token
-from backends.places import LOCAL, is_place, suggested_name
 from backends.state import PeerPairing, Transport
 from backends.tasks import end_tasks
 from backends.writing import write_private

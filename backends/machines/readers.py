@@ -14,10 +14,10 @@ from backends.config import Config, Stamp, load_config, stamp_of
 from backends.engine.ask import Engine, list_devices, read_engine
 from backends.engine.install import find_engine
 from backends.errors import DllmError
+from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession
 from backends.models.catalogue import ModelCache
 from backends.paths import Paths
-from backends.places import LOCAL
 from backends.state import Device, EngineInfo, ModelInfo, Plan
 from backends.writing import write_private
 

@@ -7,7 +7,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from backends.mesh.crowd import Crowd, StrangerLog
+from backends.mesh.connection_limits import Crowd, StrangerLog
 from backends.tasks import TaskSet
 
 if TYPE_CHECKING:

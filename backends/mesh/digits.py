@@ -27,7 +27,7 @@ import msgspec
 
 from backends.errors import HostError
 from backends.machines.ssh.lent import client_over, reaching
-from backends.mesh.crowd import StrangerLog, counted_as
+from backends.mesh.connection_limits import StrangerLog, counted_as
 from backends.mesh.dialling import dial_any
 from backends.mesh.discovery import is_worker
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of

@@ -10,12 +10,12 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from backends.errors import HostError
-from backends.mesh.crowd import Crowd, close_at, relayed_as
+from backends.machine_names import bracketed
+from backends.mesh.connection_limits import Crowd, close_at, relayed_as
 from backends.mesh.dialling import IndirectSocket
 from backends.mesh.quic_library import bound_endpoint, close_endpoint, iroh_library
 from backends.mesh.quic_place import ADDRESSES_MAX, QuicPlace
 from backends.mesh.reflector import keep_reflected
-from backends.places import bracketed
 from backends.state import PeerPath
 from backends.tasks import TaskSet, end_tasks, gather_or_cancel
 

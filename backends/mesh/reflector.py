@@ -8,7 +8,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
-from backends.mesh.crowd import Crowd, close_at
+from backends.mesh.connection_limits import Crowd, close_at
 from backends.mesh.quic_library import bound_endpoint, close_endpoint, iroh_library
 from backends.tasks import TaskSet, end_tasks
 

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from backends.errors import HostError
-from backends.mesh.crowd import Crowd, counted_as
+from backends.mesh.connection_limits import Crowd, counted_as
 
 if TYPE_CHECKING:
     import socket

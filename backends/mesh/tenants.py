@@ -21,7 +21,7 @@ import asyncssh
 from backends.engine.install import all_engines
 from backends.errors import DllmError, HostError
 from backends.machines.local import local_host, local_host_for_now
-from backends.mesh.crowd import StrangerLog
+from backends.mesh.connection_limits import StrangerLog
 from backends.mesh.digits import DigitsDesk, shown_name
 from backends.mesh.identity import key_of_line, line_of_raw, public_line
 from backends.mesh.messages import PROTOCOL, WorkerHello

@@ -13,8 +13,8 @@ from enum import IntEnum
 import msgspec
 
 from backends.errors import UsageError
+from backends.machine_names import TOKEN, bracketed
 from backends.mesh.quic_place import QuicPlace
-from backends.places import TOKEN, bracketed
 from backends.state import Value
 from backends.units import format_age
 

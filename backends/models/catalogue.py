@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from backends.errors import HostError, ModelError, UsageError, disk_errors
+from backends.machine_names import at_peer
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.models.search import Folder, ModelCandidate, distinct, search
 from backends.models.sparse import sparse_words
-from backends.places import at_peer
 from backends.printable import shown_path
 from backends.questions import Asked
 from backends.state import ModelCatalogue, ModelFile, ModelInfo

@@ -29,9 +29,9 @@ from backends.link.relay import (
     worker_relay_argv,
     worker_relay_name,
 )
+from backends.machine_names import LOCAL
 from backends.machines.agent import PRIVATE, ProcessRecord, ProcessSpec
 from backends.machines.keep_awake import keep_awake_name
-from backends.places import LOCAL
 from backends.planning.relay_pairs import paired_workers
 from backends.speculation.methods import speculation_argv
 from backends.split.flags import (

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.errors import PlanError, cannot_take_part, did_you_mean, unknown_peer
-from backends.places import LOCAL, at_peer
+from backends.machine_names import LOCAL, at_peer
 from backends.planning.checking import check_numbers, check_plan, check_worker_count
 from backends.planning.sharing import by_name, by_order, shared_out
 from backends.server_settings import check_server, checked_arguments, settings_apart

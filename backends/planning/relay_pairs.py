@@ -14,7 +14,7 @@ import hmac
 from msgspec.structs import replace
 
 from backends.direct_address import DirectAddress
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.split.flags import used_workers
 from backends.state import PairMode, Plan, Value, WorkerSpec
 

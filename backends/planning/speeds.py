@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from backends.engine.versions import protocols_match
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.server_settings import is_by_tensor
 from backends.split.calibration import (
     HEAD_PRIOR,

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from backends.errors import EngineError, ModelError
+from backends.machine_names import at_peer
 from backends.models.header import Header, read_header
 from backends.models.parts import first_part
-from backends.places import at_peer
 from backends.printable import printable
 from backends.speculation.methods import method_for, methods_known
 from backends.state import (

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.redaction import LEFT_OUT, shown_argv
 from backends.state import (
     Event,

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from backends.garbage import importing
+from backends.gc_tuning import importing
 
 os.environ["TEXTUAL_ANIMATIONS"] = "none"
 

@@ -30,6 +30,7 @@ from backends.bench.matrix import (
     by_launch,
     combined,
 )
+from backends.bench.published import seeds_cases, seeds_notes, seeds_tables
 from backends.bench.results import (
     AXES,
     ROUNDS_MAX,
@@ -49,13 +50,12 @@ from backends.bench.results import (
     unlike,
     varying,
 )
-from backends.bench.seeds import seeds_cases, seeds_notes, seeds_tables
 from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
 from backends.errors import ControllerError, DllmError, ProcessFailed, UsageError
 from backends.link.wire import require_possible
+from backends.machine_names import LOCAL
 from backends.paths import user_paths
-from backends.places import LOCAL
 from backends.server_settings import CTX_MIN, SLOTS_MAX
 from backends.split.cost import Workload, forecast, with_labs
 from backends.state import (

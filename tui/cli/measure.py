@@ -9,9 +9,9 @@ import click
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, disk_errors
+from backends.machine_names import LOCAL
 from backends.models.synthetic import Shape, synthetic_model
 from backends.paths import user_paths
-from backends.places import LOCAL
 from backends.state import (
     Ask,
     ChatRequest,

@@ -10,7 +10,7 @@ import click
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, ModelError
-from backends.places import at_peer, beside_a_peer
+from backends.machine_names import at_peer, beside_a_peer
 from backends.state import ModelCatalogue
 from tui.cli.command import Name
 from tui.widgets.safe_text import safe_line

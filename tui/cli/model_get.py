@@ -12,7 +12,7 @@ import click
 
 from backends.client.client import ControllerClient
 from backends.errors import UsageError
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.state import Ask
 from backends.state.models import Delivered, Download, RemoteModel
 from backends.units import Transfer, format_bytes

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from backends.client.client import ControllerClient
 from backends.errors import ModelError, UsageError
-from backends.places import LOCAL, at_peer
+from backends.machine_names import LOCAL, at_peer
 from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo
 from backends.state.models import CachedFile, Removal, Seeding, TensorSums, WorkerCache
 from backends.units import format_bytes, format_count, format_percent, format_ranges

@@ -13,7 +13,7 @@ import click
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, HostError, unknown_peer
-from backends.places import is_place, is_token, suggested_name
+from backends.machine_names import is_place, is_token, suggested_name
 from backends.state import (
     FoundWorker,
     Peer,

@@ -12,7 +12,7 @@ from textual.strip import Strip
 from textual.widgets import Input, Label, Static
 
 from backends.errors import DllmError
-from backends.places import is_place, is_token, suggested_name
+from backends.machine_names import is_place, is_token, suggested_name
 from backends.state import (
     FoundWorker,
     FoundWorkers,

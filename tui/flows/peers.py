@@ -10,7 +10,7 @@ import msgspec
 from backends.config import EFFECTS
 from backends.direct_address import AUTO
 from backends.errors import DllmError
-from backends.places import LOCAL, at_peer
+from backends.machine_names import LOCAL, at_peer
 from backends.split.experts import dropped_text, with_kept
 from backends.state import (
     Ask,

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from backends.errors import DllmError, disk_errors
+from backends.machine_names import at_peer
 from backends.paths import user_paths
-from backends.places import at_peer
 from backends.split.experts import dropped_text
 from backends.split.loads import balance
 from backends.state import Ask, ClusterSnapshot, Plan, ProcessState, to_json

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import msgspec
 
-from backends.places import LOCAL, at_peer
+from backends.machine_names import LOCAL, at_peer
 from backends.speculation.memory import loads_with_draft, with_draft
 from backends.split.cost import CountedWork, counted_work, forecast, workload
 from backends.split.layout import ranges

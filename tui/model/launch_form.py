@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backends.errors import PlanError
-from backends.places import at_peer
+from backends.machine_names import at_peer
 from backends.server_settings import (
     CTX_MIN,
     check_cache_types,

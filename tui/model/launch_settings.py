@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.split.buffers import slot_tokens
 from backends.split.experts import experts_text, experts_words, with_kept
 from backends.state import (

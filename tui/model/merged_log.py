@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from backends.errors import DllmError
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.state import (
     ClusterSnapshot,
     LogChunk,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.redaction import shown_argv
 from backends.state import (
     Event,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.errors import HostError, PeerUnreachable, UsageError
-from backends.places import bracketed
+from backends.machine_names import bracketed
 from backends.state import Value
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fitting.h"
+#include "op_shapes.h"
 #include "protocol/decoder.h"
 #include "protocol/tensor.h"
 

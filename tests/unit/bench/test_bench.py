@@ -19,6 +19,14 @@ from msgspec.structs import replace
 
 from backends.bench.chart import as_svg, chart_of
 from backends.bench.matrix import CACHED, HOME, STOCK, Case, by_launch, combined
+from backends.bench.published import (
+    TOK_PER_S,
+    latency_table,
+    loads_table,
+    published_table,
+    seeds_cases,
+    seeds_tables,
+)
 from backends.bench.results import (
     BenchRun,
     BusyTime,
@@ -33,14 +41,6 @@ from backends.bench.results import (
     save,
     table,
     unlike,
-)
-from backends.bench.seeds import (
-    TOK_PER_S,
-    latency_table,
-    loads_table,
-    published_table,
-    seeds_cases,
-    seeds_tables,
 )
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, ProcessFailed, UsageError

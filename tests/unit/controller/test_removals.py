@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from backends.controller.removals import Removals
 from backends.errors import UsageError
+from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession
 from backends.machines.local import local_host_for_now
 from backends.machines.machine import LocalMachine
@@ -20,7 +21,6 @@ from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
 from backends.models.search import Folder
 from backends.models.sparse_copy import plan_sparse, write_sparse
-from backends.places import LOCAL
 from backends.state import Plan, Speculation
 from tests.kit.clusters import paths_in, plan_on
 from tests.kit.models import write_llama

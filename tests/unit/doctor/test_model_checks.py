@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backends.doctor.check import Verdict
 from backends.doctor.model_checks import other_files
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.state import ModelFile
 
 

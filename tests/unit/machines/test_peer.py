@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from backends.demo import MODEL_PATH
 from backends.errors import HostError
+from backends.machine_names import at_peer
 from backends.machines.machine import merged, path_at
 from backends.machines.model_files import read_there
 from backends.models.layers import read_model
 from backends.paths import SOCKET_PATH_BYTES_MAX
-from backends.places import at_peer
 from backends.state import ModelCatalogue, ModelFile, Peer, PeerFacts
 from backends.writing import UNUSED_S
 from tests.kit.local_peer import LocalShell, ssh_peer

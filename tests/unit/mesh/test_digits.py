@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from backends.errors import DllmError, HostError
 from backends.mesh import digits
-from backends.mesh.crowd import LINES_MAX
+from backends.mesh.connection_limits import LINES_MAX
 from backends.mesh.digits import (
     NEWCOMERS_MAX,
     NEWCOMERS_OF_ONE_MAX,

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from backends.errors import HostError
 from backends.machines.agent import ProcessRecord
 from backends.machines.ssh.lent import LentConnection, pair
-from backends.mesh import crowd
+from backends.mesh import connection_limits
 from backends.mesh.acceptor import STRANGERS_MAX
 from backends.mesh.dialling import Dialled
 from backends.mesh.identity import own_key
@@ -805,16 +805,16 @@ async def test_strangers_do_not_fill_the_log(machine: LentMachine) -> None:
         server.refused("a shell")
         server.connection_lost(None)
     lines = [one for one in machine.tenants.lines if "asked for a shell" in one]
-    assert len(lines) == crowd.LINES_MAX
+    assert len(lines) == connection_limits.LINES_MAX
 
 
 def test_what_was_left_out_of_the_log_is_counted() -> None:
     now, said = 0.0, list[str]()
-    tell = crowd.StrangerLog(said.append, lambda: now)
-    for _ in range(crowd.LINES_MAX + 7):
+    tell = connection_limits.StrangerLog(said.append, lambda: now)
+    for _ in range(connection_limits.LINES_MAX + 7):
         tell("no")
-    assert said == ["no"] * crowd.LINES_MAX
-    now = crowd.LINES_WITHIN_S
+    assert said == ["no"] * connection_limits.LINES_MAX
+    now = connection_limits.LINES_WITHIN_S
     tell("no")
     tell("no")
     assert said[-2:] == ["no (7 such lines before it were left out)", "no"]

@@ -20,7 +20,7 @@ from backends.errors import HostError, UsageError
 from backends.machines.peers import Peers
 from backends.machines.ssh.lent import LentConnection, pair
 from backends.mesh.acceptor import STRANGERS_MAX, Acceptor
-from backends.mesh.crowd import RELAYED, Crowd
+from backends.mesh.connection_limits import RELAYED, Crowd
 from backends.mesh.dialling import Dialled, listening_at
 from backends.mesh.quic import ALPN, SHAKING_MAX, SHAKING_OF_ONE_MAX, QuicEndpoint
 from backends.mesh.quic_dial import QuicDialler

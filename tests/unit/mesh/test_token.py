@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backends.errors import UsageError
+from backends.machine_names import is_token
 from backends.mesh.quic_place import ADDRESSES_MAX, QuicPlace
 from backends.mesh.token import PREFIX, Token, TokenKind, _check, new_token, read_token
-from backends.places import is_token
 
 KEY = bytes(range(32))
 HOSTS = st.one_of(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.style import Style
 from textual.strip import Strip
 
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.state import MachineHistory, UsageSample
 from backends.units import format_count, format_mb_s, format_percent, format_speed
 from tui.model.process_words import (

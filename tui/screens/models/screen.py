@@ -16,7 +16,7 @@ from textual.widgets import Static
 from textual.worker import Worker
 
 from backends.errors import DllmError
-from backends.places import LOCAL, at_peer
+from backends.machine_names import LOCAL, at_peer
 from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
 from backends.state.models import Download, RemoteModel
 from backends.units import Transfer, format_bytes, format_count

@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.fuzzy import Matcher
 from textual.message import Message
 
-from backends.places import LOCAL
+from backends.machine_names import LOCAL
 from backends.state import ModelCatalogue, ModelFile
 from backends.state.models import Removal
 from backends.units import format_bytes, format_count

@@ -1,6 +1,6 @@
 // Shapes and types: what ggml makes of an op suits it, a little beside it does not.
 #include "check.h"
-#include "guard/fitting.h"
+#include "guard/op_shapes.h"
 #include "protocol/tensor.h"
 #include "transcript.h"
 

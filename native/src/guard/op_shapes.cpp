@@ -1,4 +1,4 @@
-#include "fitting.h"
+#include "op_shapes.h"
 
 #include <algorithm>
 #include <initializer_list>

@@ -6,7 +6,7 @@ import pytest
 
 from backends.direct_address import DirectAddress, place_of, wanted_place
 from backends.errors import UsageError
-from backends.places import is_place, suggested_name
+from backends.machine_names import is_place, suggested_name
 
 
 @pytest.mark.parametrize(
