@@ -198,8 +198,9 @@ async def _pairings(
     workers = used_workers(plan) if plan.relay else ()
     found = await gather_or_cancel(map(pairing, workers))
     pairs = dict(zip((worker.name for worker in workers), found, strict=True))
-    if workers:
-        check_stand_ins(plan, model, pairs)
+    if model.sparse and workers:
+        features = await _features(machines.get(plan.head))
+        check_stand_ins(plan, model, pairs, features)
     return pairs
 
 

@@ -84,6 +84,13 @@ async def way_between(
         place = await worker.direct_address()
         if not place.address:
             return replace(way, why=place.why)
+        for machine in (head, worker):
+            if PROBE not in machine.host.features:
+                await machine.host.connect()
+            if PROBE not in machine.host.features:
+                return replace(
+                    way, why=f"the helper on {machine.name} is too old to try"
+                )
         port = place.port or await worker.host.free_port()
         return await _tried(way, head, worker, place.endpoint(port), rate=rate)
     except DllmError as error:
