@@ -29,11 +29,15 @@ def trusting_nobody() -> Iterator[None]:
     """
     import ssl
 
+    # Of a class that stands in for Python's own, as truststore's, it may be its own.
+    own = vars(ssl.SSLContext).get("set_default_verify_paths")
     ssl.SSLContext.set_default_verify_paths = lambda self: None  # type: ignore[method-assign]
     try:
         yield
     finally:
         del ssl.SSLContext.set_default_verify_paths
+        if own is not None:
+            ssl.SSLContext.set_default_verify_paths = own  # type: ignore[method-assign]
 
 
 def spare_modules() -> None:

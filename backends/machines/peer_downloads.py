@@ -275,7 +275,9 @@ class Addresses:
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    return ssl.create_default_context()
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 class FromHub(_Stream):

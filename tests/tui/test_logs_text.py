@@ -140,6 +140,10 @@ def test_folded_rows_fit_and_lose_nothing(line: str, width: int) -> None:
     assert all(cell_len(line[start:end]) <= width for start, end in ranges)
 
 
+def test_signs_without_width_stay_with_their_letter() -> None:
+    assert fold_line("e\u0301" * 20, 9) == [(0, 18), (18, 36), (36, 40)]
+
+
 def test_rows_follow_the_buffer_through_filter_and_limit() -> None:
     buffer = LogBuffer(limit=4)
     rows = LogRows(buffer)

@@ -75,7 +75,11 @@ STAND_INS: Mapping[str, str] = {
 
 
 def load_theme(path: Path) -> Theme:
-    """Read one theme file."""
+    """Read one theme file.
+
+    Raises:
+        ThemeError: it cannot be read, has a wrong key, or a colour is none.
+    """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
         file = msgspec.convert(raw, ThemeFile)

@@ -55,6 +55,9 @@ class Dialog(ModalScreen[Result]):
         return super().dismiss(result)
 
     @on(Button.Pressed, "#cancel")
+    def _cancel_pressed(self) -> None:
+        self.action_cancel()
+
     def action_cancel(self) -> None:
         self.dismiss(None)
 

@@ -247,7 +247,7 @@ class FilterBar(Horizontal):
 
     def open(self) -> None:
         self.add_class("-open")
-        if not self._input.is_attached:
+        if self.is_attached and not self.children:
             # Most bars are never opened, and each widget costs the first paint some.
             sign = Label(self._sign, classes="filter-sign", markup=False)
             self.mount(sign, self._input, self._note)

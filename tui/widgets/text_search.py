@@ -69,15 +69,14 @@ def word_rows(text: str, width: int) -> Iterator[tuple[int, int]]:
 
 def fitting_end(text: str, start: int, width: int) -> int:
     """The end of the characters from ``start`` on that fit into a row."""
-    end = min(start + width, len(text))
     if text.isascii():
-        return end
+        return min(start + width, len(text))
     used = 0
-    for index in range(start, end):
+    for index in range(start, len(text)):
         used += get_character_cell_size(text[index])
         if used > width:
             return max(index, start + 1)
-    return end
+    return len(text)
 
 
 class FoldedText:

@@ -25,8 +25,11 @@ is_agent() { # PID
 
 programs() {
   if [ -d /proc/self ]; then
-    # The program of a process whose file was replaced reads "… (deleted)".
-    ls -l /proc/[0-9]*/exe 2>/dev/null | sed -n 's|.* /proc/\([0-9]*\)/exe -> |\1 |p'
+    for process in /proc/[0-9]*; do
+      # The program of a process whose file was replaced reads "… (deleted)".
+      target=$(readlink "$process/exe" 2>/dev/null) && printf '%s %s\n' \
+        "${process#/proc/}" "$target"
+    done
   else
     ps -A -ww -o pid= -o comm=
   fi

@@ -11,6 +11,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from backends.split.loads import DeviceLoad
+from backends.state import Plan
 from backends.units import format_bytes
 from tui.app.messages import Copyable, Raw
 from tui.model.edit import Edit
@@ -219,6 +220,8 @@ class SplitPane(Widget, can_focus=True):
         self._editor = editor
         self._table = LoadTable()
         self.standing = Standing()
+        self._shown: tuple[Edit, Plan] | None = None
+        """Of the title, at any width; the editor may be ahead."""
 
     def compose(self) -> ComposeResult:
         self.bar.display = self._table.display = False
@@ -238,8 +241,9 @@ class SplitPane(Widget, can_focus=True):
         self._table.edit = edit
         self.standing.speeds = speed_texts(edit, self._editor.snapshot) if edit else ()
         self.say_verdict()
-        retitle(self, self._title(edit))
         plan = self._editor.plan
+        self._shown = (edit, plan) if edit and plan else None
+        self.on_resize()
         resubtitle(self, unusual(plan) if plan else "")
 
     def focus_default(self) -> None:
@@ -253,10 +257,10 @@ class SplitPane(Widget, can_focus=True):
         text = with_keys(self.app, said.text, typing=takes_text(self.screen.focused))
         self.standing.verdict = said._replace(text=text)
 
-    def _title(self, edit: Edit | None) -> str:
-        plan = self._editor.plan
-        if edit is None or plan is None:
+    def _title(self) -> str:
+        if self._shown is None:
             return "Split"
+        edit, plan = self._shown
         source = least_of(edit.loads)
         kv = told(format_bytes(sum(load.kv_bytes for load in edit.loads)), source)
         weights = sum(load.weight_bytes for load in edit.loads)
@@ -267,7 +271,7 @@ class SplitPane(Widget, can_focus=True):
         return f"Split ── {name}{rest}"
 
     def on_resize(self) -> None:
-        retitle(self, self._title(self._editor.edit))
+        retitle(self, self._title())
 
     def on_focus(self) -> None:
         self.focus_default()
