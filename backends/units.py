@@ -42,6 +42,7 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
+    """``0–3, 8, 10–11`` for ascending numbers."""
     runs = []
     for _, one in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         members = [number for _, number in one]

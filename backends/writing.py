@@ -19,6 +19,9 @@ def write_private(
     """Replace a file atomically, readable by its owner only or by ``mode``.
 
     What is not ``durable`` need not outlive a power cut, and is not waited for.
+
+    Raises:
+        OSError: the directory or disk refuses it; the old file is untouched.
     """
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = file.with_name(f".{file.name}.{os.getpid()}-{get_ident()}.tmp")

@@ -205,6 +205,7 @@ class ControllerClient:
         self.models = ModelsClient(self._connection)
 
     def use(self, cluster: str) -> None:
+        """Talk about another cluster from here on; streams begun stay as they are."""
         self.cluster = cluster
 
     @property
@@ -240,7 +241,9 @@ class ControllerClient:
         return await self._get(self._of("/v1/snapshot"), ClusterSnapshot)
 
     def snapshots(self, *, holder: str = "") -> AsyncGenerator[ClusterSnapshot, None]:
-        """Snapshots as they change.
+        """Snapshots as they change, at most four a second.
+
+        Ends when the controller goes away; calling it again starts a controller.
 
         With a ``holder``, a word of our own, what that launched ends when we do.
         """
@@ -248,6 +251,10 @@ class ControllerClient:
         return self._connection.followed(target, Frame, applied, framed)
 
     async def propose(self, ask: Ask) -> Plan:
+        """A plan for a model, balanced by memory if ``ask`` names no layers.
+
+        Paths among the arguments for llama-server must be whole.
+        """
         return await self._post(self._of("/v1/propose"), Plan, ask)
 
     async def prepare(self, what: Ask | Plan, *, explain: bool = False) -> Preview:
@@ -273,11 +280,11 @@ class ControllerClient:
     ) -> ClusterSnapshot:
         """Make the cluster run a plan; the answer has the goal's generation.
 
-        A plan that was prepared is launched by the token of its preview.
-        ``replaces`` is the generation this is meant to replace: 0 for none, None for
-        whatever is there. With the ``holder`` of a stream of snapshots that is open it
-        ends with that. ``listed`` keeps it among the user's last launches. The plan
-        loads behind the ``lab``.
+        Progress arrives as snapshots. A plan that was prepared is launched by the token
+        of its preview. ``replaces`` is the generation this is meant to replace: 0 for
+        none, None for whatever is there. With the ``holder`` of a stream of snapshots
+        that is open it ends with that. ``listed`` keeps it among the user's last
+        launches. The plan loads behind the ``lab``.
         """
         wanted = {"plan": plan} if isinstance(plan, Plan) else {"token": plan.token}
         asked = {
@@ -303,6 +310,8 @@ class ControllerClient:
     async def shutdown(self, *, only_if_idle: bool = False) -> None:
         """End the controller and all it runs; returns when that is done.
 
+        With ``only_if_idle`` it stays for a cluster, for work at a peer, and for
+        whoever else watches; its end is not waited for.
         What cannot be reached keeps the controller: it ends that when it can.
         """
         if not await self.running():
@@ -364,6 +373,7 @@ class ControllerClient:
     async def read_log(
         self, name: str, offset: int, limit_bytes: int = 65536
     ) -> LogChunk:
+        """Part of a process log; a negative offset counts from the end."""
         log = f"/v1/logs/{quote(name, safe='')}"
         target = self._of(log, offset=offset, limit=limit_bytes)
         return await self._get(target, LogChunk)
@@ -501,6 +511,8 @@ class ControllerClient:
         The worker of a token may name itself: then ``name`` is empty. It is reached
         ``via`` an SSH host where no other way goes. Host keys of ``trusted``
         fingerprints need no answer.
+
+        Returns at once; a question or a failure comes as snapshots.
         """
         way = {"ssh": ssh, "bare": bare, "token": token, "via": via}
         asked = {"name": name, **way, "trusted": trusted}

@@ -33,7 +33,11 @@ class ClientRecords:
     def begin(
         self, *, size: tuple[int, int], words: bool = True, file: Path | None = None
     ) -> None:
-        """Begin a record, by default of a new name in the present folder."""
+        """Begin a record, by default of a new name in the present folder.
+
+        Raises:
+            DllmError: the file is there already, or cannot be written.
+        """
         # Imported when needed: few consoles record, and all must start fast.
         from backends.client.flight_recorder import FlightRecorder
 

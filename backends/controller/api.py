@@ -70,6 +70,8 @@ FALLBACKS_AGE_S = 30.0
 
 
 class PrepareRequest(Value, frozen=True, kw_only=True):
+    """Make a plan ready for a launch, or first propose one."""
+
     ask: Ask | None = None
     plan: Plan | None = None
     explain: bool = False
@@ -84,6 +86,8 @@ class BestRequest(Value, frozen=True, kw_only=True):
 
 
 class LaunchRequest(Value, frozen=True, kw_only=True):
+    """A plan to run in place of what runs, or the token of a prepared one."""
+
     plan: Plan | None = None
     token: str = ""
     replaces: int | None = None
@@ -101,6 +105,8 @@ class DrainRequest(Value, frozen=True, kw_only=True):
 
 
 class LabRequest(Value, frozen=True, kw_only=True):
+    """Set the lab of one link; no worker means every link."""
+
     worker: str | None = None
     lab: Lab | None = None
 

@@ -137,7 +137,11 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
 def _best_of_each_kind(
     problem: SplitProblem, objective: Objective
 ) -> Iterator[tuple[tuple[float, float], Plan]]:
-    """The best split of whole layers, or what else fits or is so much faster."""
+    """The best split of whole layers, or what else fits or is so much faster.
+
+    Raises:
+        PlanError: nothing fits.
+    """
     # Imported here because numpy, which it needs, is no matter of starting up.
     from backends.split.by_tensor import by_tensor
     from backends.split.moved_experts import moved_experts

@@ -73,6 +73,9 @@ class DegradedPlans:
 
         ``held`` is what it still takes of memory, and gives back. ``worker`` is one
         that is given up though its machine is there.
+
+        Raises:
+            DllmError: there is none.
         """
         away = [name for name in machines_of(plan) if not await self._is_there(name)]
         if not away and not worker:
@@ -116,7 +119,11 @@ class DegradedPlans:
         workers: Collection[str],
         machines: Mapping[str, Peer],
     ) -> Plan:
-        """The plan without some machines and workers, by memory."""
+        """The plan without some machines and workers, by memory.
+
+        Raises:
+            DllmError: the others cannot do it.
+        """
         model = await self._readers.model(plan.model)
         make = partial(
             plan_without,

@@ -340,6 +340,7 @@ class ApiPorts:
         return next((name for name, p in self._chosen.items() if p == port), None)
 
     def choose(self, cluster: str, port: int) -> bool:
+        """Take a port for a cluster; False if another has it."""
         if self.owner(port) not in (None, cluster):
             return False
         self._chosen[cluster] = port

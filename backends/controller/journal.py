@@ -168,6 +168,9 @@ class Journal:
         """Write the changed record, and go by it once it is written.
 
         What else changes meanwhile is changed in the same way.
+
+        Raises:
+            ControllerError: it cannot be written; the record is the one before.
         """
         self._is_committing = True
         changed = change(self.record)
@@ -216,7 +219,10 @@ class Journal:
         return _disk().submit(self._write, record)
 
     def _write(self, record: Record) -> None:
-        """Replace the file; a record that wants nothing needs no room."""
+        """Replace the file; a record that wants nothing needs no room.
+
+        No file says the same.
+        """
         try:
             write_private(self._file, json_bytes(record))
         except OSError as error:

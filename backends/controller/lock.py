@@ -19,7 +19,11 @@ INFO_BYTES_MAX = 1 << 16
 
 
 def hold_lock(path: Path, info: ControllerInfo) -> int:
-    """Take the controller's lock and sign it; the descriptor returned holds it."""
+    """Take the controller's lock and sign it; the descriptor returned holds it.
+
+    Raises:
+        ControllerError: another controller holds it.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not try_lock(descriptor, tries=TRIES):
         holder = _read(descriptor)

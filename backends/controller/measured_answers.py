@@ -28,7 +28,12 @@ class MeasuredAnswers:
         """True if other requests or programs were at work during the last answer."""
 
     async def ask(self, prompt: str, tokens: int) -> AsyncGenerator[ChatDelta, None]:
-        """Yield an answer of so many tokens at most, as it comes."""
+        """Yield an answer of so many tokens at most, as it comes.
+
+        Raises:
+            ProcessFailed: the cluster broke meanwhile.
+            ControllerError: nothing serves, or the answer was cut off.
+        """
         request = ChatRequest.greedy(prompt, tokens, seed=1)
         store = self._cluster.store
         ours = [p.pid for p in store.snapshot.processes if p.pid and p.peer == LOCAL]
@@ -47,7 +52,11 @@ class MeasuredAnswers:
         self._timings = last.timings
 
     def timings(self, hint: str) -> ChatTimings:
-        """Return llama-server's own timings of the last answer."""
+        """Return llama-server's own timings of the last answer.
+
+        Raises:
+            ControllerError: it was too short to have a speed; ``hint`` says what to do.
+        """
         if self._timings is None or not self._timings.tok_per_s:
             raise ControllerError("The answer was too short to measure", hint)
         return self._timings

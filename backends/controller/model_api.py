@@ -56,12 +56,16 @@ class SeedRequest(Value, frozen=True, kw_only=True):
 
 
 class CacheRequest(Value, frozen=True, kw_only=True):
+    """The cache of a stock worker, and what is to be deleted of it."""
+
     machine: str = LOCAL
     directory: str = ""
     names: tuple[str, ...] = ()
 
 
 class GetRequest(Value, frozen=True, kw_only=True):
+    """A model to get, as ``models get`` takes it."""
+
     source: str
     settings: dict[str, str] = {}
     """Of Hugging Face, from the environment of the asker."""

@@ -51,7 +51,13 @@ class Superseded(ControllerError):
 async def raced(
     cluster: Cluster, preparations: Preparations, asked: RaceRequest, by: Actor
 ) -> AsyncGenerator[RaceDelta, None]:
-    """Race two plans; closing the generator goes back to what served before."""
+    """Race two plans; closing the generator goes back to what served before.
+
+    Raises:
+        UsageError: both are the same plan, of different models, or the prompt is empty.
+        DllmError: neither plan can be launched.
+        Superseded: another launch or stop came.
+    """
     if not asked.prompt.strip():
         raise UsageError("The prompt is empty", "Give some text.")
     with cluster.comparing("race"):

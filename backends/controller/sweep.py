@@ -29,7 +29,12 @@ WARM_UP_TOKENS = 4
 async def swept(
     cluster: Cluster, preparations: Preparations, asked: SweepRequest
 ) -> AsyncGenerator[Sweep, None]:
-    """Sweep the latency of links; closing the generator puts the lab back."""
+    """Sweep the latency of links; closing the generator puts the lab back.
+
+    Raises:
+        UsageError: there is no such link.
+        ControllerError: nothing serves, or the cluster was launched or stopped.
+    """
     require_serving(cluster.store.snapshot)
     workers = cluster.links.named(asked.worker)
     plan = cluster.pursued

@@ -90,7 +90,12 @@ async def _start_controller() -> None:
 
 
 async def run(port: int, socket: Path, access: Access) -> None:
-    """Serve until a signal says to end."""
+    """Serve until a signal says to end.
+
+    Raises:
+        DllmError: the certificate cannot be used.
+        OSError: the port cannot be listened at.
+    """
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

@@ -128,7 +128,12 @@ class KeyFile:
 
 
 def read_keys(file: Path) -> tuple[Key, ...]:
-    """Read a file of keys."""
+    """Read a file of keys.
+
+    Raises:
+        OSError: it cannot be read.
+        DllmError: it says nothing that can be understood, or others could write it.
+    """
     with file.open("rb") as stream:
         status = os.fstat(stream.fileno())
         if status.st_uid != os.getuid() or status.st_mode & _OTHERS_MAY_WRITE:

@@ -142,7 +142,13 @@ class ResponseWriter:
         await self._write(KEEP_ALIVE)
 
     async def take(self, answer: UpstreamAnswer) -> web.StreamResponse:
-        """Pass on an answer, each piece as it comes."""
+        """Pass on an answer, each piece as it comes.
+
+        Raises:
+            aiohttp.ClientError: llama-server broke off.
+            OSError: the same.
+            ClientLeft: the client did.
+        """
         if self.stream is not None and _is_plain_stream(answer):
             return await self._follow(self.stream, answer)
         if self._response is not None and answer.content_type != EVENTS:

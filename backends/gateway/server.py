@@ -150,7 +150,12 @@ class Listener:
         self._is_handed.set()
 
     async def open(self) -> None:
-        """Listen at the loopback, and at the other address as soon as it is there."""
+        """Listen at the loopback, and at the other address as soon as it is there.
+
+        Raises:
+            DllmError: the certificate cannot be used.
+            OSError: the port cannot be had.
+        """
         files = (self._access.certificate, self._access.private_key)
         if self._access.certificate:
             self._context = server_context(*files)

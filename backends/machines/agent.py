@@ -625,7 +625,11 @@ class AgentSession:
         suffix: str = "",
         whole: bool = False,
     ) -> list[FoundFile]:
-        """The files below some folders there whose names end like that, by path."""
+        """The files below some folders there whose names end like that, by path.
+
+        Raises:
+            HostError: there are too many to list, and the ``whole`` list is wanted.
+        """
         answer = await self._errand(
             "find",
             FIND_TIMEOUT_S,

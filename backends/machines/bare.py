@@ -167,7 +167,11 @@ def require_endpoint(address: str) -> None:
 
 
 async def numeric_address(address: str) -> str:
-    """The endpoint in numbers: a relay knows no names."""
+    """The endpoint in numbers: a relay knows no names.
+
+    Raises:
+        PeerUnreachable: nobody knows the name.
+    """
     host, _, port = address.rpartition(":")
     with _told(address):
         async with asyncio.timeout(CONNECT_TIMEOUT_S):

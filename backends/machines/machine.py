@@ -162,7 +162,11 @@ class Machines(Protocol):
         """Every other machine as it is now, newer than any snapshot."""
 
     async def reached(self, names: Iterable[str]) -> None:
-        """Wait until these are connected."""
+        """Wait until these are connected.
+
+        Raises:
+            NeedsAnswer: one asks the user something.
+        """
 
 
 def stand_ins(

@@ -125,7 +125,11 @@ async def tools_of(shell: Shell) -> dict[str, Tool]:
 def toolchain_of(
     tools: dict[str, Tool], system: System, name: str, jobs: int
 ) -> Toolchain:
-    """Pick the compiler and tools of a peer called ``name``."""
+    """Pick the compiler and tools of a peer called ``name``.
+
+    Raises:
+        CannotBuild: something is missing; it says what, and how to get it.
+    """
     if "cxx" not in tools or "cc" not in tools:
         raise CannotBuild(f"{name} has no C++ compiler", _compiler_hint(system))
     cmake = tools.get("cmake")

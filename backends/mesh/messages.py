@@ -74,7 +74,11 @@ class Reader(Protocol):
 
 
 async def read_line(reader: Reader) -> bytes:
-    """The first line; nobody may send more before its end than a line may have."""
+    """The first line; nobody may send more before its end than a line may have.
+
+    Raises:
+        ValueError: none came.
+    """
     line = b""
     while not line.endswith(b"\n"):
         data = await reader.read(LINE_BYTES_MAX)

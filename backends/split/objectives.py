@@ -250,7 +250,11 @@ def sizes_of(problem: SplitProblem, ctx_size: int) -> list[int]:
 
 
 def best_split(problem: SplitProblem, objective: Objective) -> Best:
-    """The best split of a plan for an aim."""
+    """The best split of a plan for an aim.
+
+    Raises:
+        PlanError: none keeps to the pins and fits.
+    """
     check_pins(problem.pins, problem)
     if objective is Objective.CONTEXT:
         return _longest(problem)

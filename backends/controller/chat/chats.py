@@ -79,12 +79,20 @@ class ChatStore:
         )
 
     def save(self, conversation: Conversation) -> None:
-        """Replace a conversation's file."""
+        """Replace a conversation's file.
+
+        Raises:
+            OSError: the disk refuses; what was there before still is.
+        """
         content = msgspec.json.encode(_Kept(conversation=conversation))
         write_private(self._file(conversation.id), content)
 
     def delete(self, chat: str) -> None:
-        """Remove a conversation's file; fine when there is none."""
+        """Remove a conversation's file; fine when there is none.
+
+        Raises:
+            OSError: the disk refuses.
+        """
         self._file(chat).unlink(missing_ok=True)
 
     def _file(self, chat: str) -> Path:

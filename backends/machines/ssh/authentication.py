@@ -286,7 +286,12 @@ class _Attempt:
     async def open(
         self, tunnel: asyncssh.SSHClientConnection | None = None
     ) -> asyncssh.SSHClientConnection:
-        """Connect (through ``tunnel``) and log in; the caller bounds the time."""
+        """Connect (through ``tunnel``) and log in; the caller bounds the time.
+
+        Raises:
+            NeedsAnswer: the host key is unknown, or only a password or passphrase
+                is left to log in with.
+        """
         settings = self.settings
         lines = await asyncio.to_thread(known_lines, settings)
         match = await asyncio.to_thread(matcher, settings)

@@ -289,6 +289,9 @@ class Connection:
         ``answers`` are used for this attempt only, and only by the host that asked: the
         fingerprint of a host key to trust (which is then remembered in known_hosts), a
         password, a passphrase.
+
+        Raises:
+            NeedsAnswer: only the user knows how to go on.
         """
         self._broke.clear()
         link = await self._login.open(answers)
