@@ -16,7 +16,7 @@ from tests.engine.conftest import User, wait_for
 pytestmark = pytest.mark.engine
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
-TOKENS = 100
+TOKENS = 200
 ASKED: dict[str, Any] = {
     "messages": [{"role": "user", "content": "What is a split?"}],
     "max_tokens": TOKENS,
@@ -65,7 +65,7 @@ def test_another_split_or_a_drain_cuts_nobody_off(user: User, demo_model: str) -
     user.run(*SLOWLY)
     # One that nothing could go on with, and one that goes on where it was.
     worker = psutil.Process(user.pid("worker1"))
-    fragile, other = Stream(port, MESSAGES, max_tokens=60), Stream(port, CHAT)
+    fragile, other = Stream(port, MESSAGES, max_tokens=100), Stream(port, CHAT)
     wait_for(lambda: fragile.flows(2) and other.flows(2), "both under way")
     worker.suspend()
     wait_for(lambda: user.status()["requests"]["fragile"] == 1, "one is fragile")

@@ -204,15 +204,17 @@ def test_a_pause_in_the_middle_of_an_answer(
     user: User, owner: Owner, demo_model: str
 ) -> None:
     """It goes on without that machine, as with any that is lost."""
-    expected = serving(user, owner, demo_model)
+    serving(user, owner, demo_model)
+    # The command takes as long as some hundred tokens.
+    expected = Answer(user, CHAT, max_tokens=900).text
 
     def paused() -> None:
         owner.user.run("worker", "pause")
 
-    answer = Answer(user, CHAT, 50, paused)
+    answer = Answer(user, CHAT, 50, paused, max_tokens=900)
     assert answer.text == expected
     assert answer.is_done
-    assert not owner.engines()
+    wait_for(lambda: not owner.engines(), "the end of what ran there")
     assert "lent" not in workers_of(user)
     (peer,) = user.json("peers", "list")
     assert peer["note"] == "lent is not lent now: its owner has paused it"

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 TRIALS = int(os.environ.get("DLLM_TEST_STREAM_KILLS", "1"))
 """Of each process that can be killed, in an answer of each kind."""
-TOKENS = 120
+TOKENS = 240
 CHAT, COMPLETIONS, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
 GREEDY = {"temperature": 0, "ignore_eos": True, "cache_prompt": False, "stream": True}
 PROMPTED = {"prompt": "A split is", "n_predict": TOKENS, **GREEDY}
