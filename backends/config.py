@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 API_PORT_DEFAULT = 8090
-LOCK_TRIES = 100
+LOCK_TRIES = 500
 _PEER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _COMMENTS_AT_END = re.compile(r"(?:[ \t]*#[^\n]*\n)*\Z")
 

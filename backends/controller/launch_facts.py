@@ -188,7 +188,7 @@ async def _pairings(
             features=await _features(machine),
             models=told if set(models) <= set(told) else models,
             searched=machine.searched,
-            data=await _data_place(machine, argv),
+            data=await _direct_address(machine, argv),
         )
         head = machines.get(plan.head)
         here = PairEnd(machine=head.name, features=await _features(head))
@@ -204,7 +204,7 @@ async def _pairings(
     return pairs
 
 
-async def _data_place(machine: Machine, running: Sequence[str]) -> DirectAddress:
+async def _direct_address(machine: Machine, running: Sequence[str]) -> DirectAddress:
     """The address of a worker's relay, or a reason for the tunnel.
 
     A relay that serves stays at its address, even if SSH reaches its machine at

@@ -376,6 +376,6 @@ def test_names_that_cannot_be_a_peers(paths: Paths, name: str) -> None:
 
 def test_what_two_write_at_once_is_all_there(paths: Paths) -> None:
     with ThreadPoolExecutor(8) as pool:
-        for number in range(24):
-            pool.submit(put_peer, paths, f"peer{number}", PeerConfig(ssh="ada"))
+        names = [f"peer{number}" for number in range(24)]
+        list(pool.map(lambda name: put_peer(paths, name, PeerConfig(ssh="ada")), names))
     assert len(load_config(paths).peers) == 24
