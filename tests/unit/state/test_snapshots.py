@@ -25,3 +25,9 @@ def test_the_part_of_memory_that_is_used() -> None:
     used = MachineUsage(memory_total_bytes=8, memory_available_bytes=2)
     assert used.memory_share == 0.75
     assert MachineUsage().memory_share is None
+
+
+def test_a_machine_is_as_busy_as_its_processors_in_the_mean() -> None:
+    usage = MachineUsage(cores_permille=(500, 1000, 0, 0))
+    assert usage.cpu_share == 0.375
+    assert MachineUsage().cpu_share is None
