@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from backends.gc_tuning import spare_modules
 from backends.paths import Paths
+from backends.startup import spare_modules
 from tests.kit.forking import ForkingPopen
 from tools.run_tests import COUNTS_VARIABLE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backends.gc_tuning import importing, trusting_nobody
+from backends.startup import importing, trusting_nobody
 
 with importing(), trusting_nobody():
     import asyncio
@@ -120,7 +120,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     readers.models.elsewhere = lambda name, path: peers.ssh(name).model(path)
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
-    follower = SettingsReloader(paths.config_file, readers, catalogue, clusters, peers)
+    reloader = SettingsReloader(paths.config_file, readers, catalogue, clusters, peers)
     gossip = Gossip(
         peers,
         paths.told_dir,
@@ -136,7 +136,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         catalogue=catalogue,
         peers=peers,
         chats=chats,
-        follower=follower,
+        reloader=reloader,
         gossip=gossip,
         usage=usage,
         info=info,
@@ -144,7 +144,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     )
     api = Api(parts)
     await _begin(clusters, peers)
-    follower.show(readers.settings_error)
+    reloader.show(readers.settings_error)
     async with Listening(api.application(), checked_socket(paths)) as listening:
         log.info("controller %d serves %s", os.getpid(), paths.socket)
         async with asyncio.TaskGroup() as group:
@@ -153,7 +153,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
                 group.create_task(clusters.look_for_engine()),
                 group.create_task(_keep_fresh(api, clusters, ended, stays=stays)),
                 group.create_task(_look_for_silent(clusters)),
-                group.create_task(follower.run()),
+                group.create_task(reloader.run()),
                 group.create_task(usage.run()),
                 group.create_task(gossip.run()),
             ]

@@ -256,7 +256,7 @@ class Api:
         return json_response(self._parts.info)
 
     async def _settings(self, request: web.Request) -> web.Response:
-        await self._parts.follower.taken()
+        await self._parts.reloader.taken()
         return json_response({})
 
     async def _propose(self, request: web.Request) -> web.Response:

@@ -63,7 +63,7 @@ class Parts:
     catalogue: Catalogue
     peers: Peers
     chats: Chats
-    follower: SettingsReloader
+    reloader: SettingsReloader
     gossip: Gossip
     usage: UsageMonitor
     info: ControllerInfo

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backends.gc_tuning import importing, trusting_nobody
+from backends.startup import importing, trusting_nobody
 
 with importing(), trusting_nobody():
     import argparse

@@ -16,7 +16,6 @@ Look = Callable[..., None]
 """Of a cluster, at a size, after a run: see the fixture ``look``."""
 Size = tuple[int, int]
 SIZES = [(80, 24), (120, 36)]
-EVERY_SIZE = [(60, 18), *SIZES, (160, 48)]
 
 
 def name_of(size: Size) -> str:

@@ -9,11 +9,11 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from tests.tui.helpers import resize
-from tests.tui.looks import Size
+from tests.tui.looks import SIZES, Size
 
 Snap = Callable[..., bool]
 """The fixture ``snap_compare``."""
-SMALL, NORMAL = BOTH = ((80, 24), (120, 36))
+SMALL, NORMAL = BOTH = tuple(SIZES)
 
 
 class Picture(App[str]):

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from backends.gc_tuning import importing
+from backends.startup import importing
 
 os.environ["TEXTUAL_ANIMATIONS"] = "none"
 

@@ -20,7 +20,7 @@ from click.core import ParameterSource
 
 from backends.client.http import ASKING, ClientFacts
 from backends.errors import DllmError, UsageError
-from backends.gc_tuning import importing
+from backends.startup import importing
 from tui.cli.command import (
     PROGRAM,
     Group,

@@ -22,7 +22,7 @@ from tests.kit.waiting import until
 
 
 class Controller:
-    """The parts a follower tells, each remembering what it was told."""
+    """The parts a reloader tells, each remembering what it was told."""
 
     def __init__(self, home: Path) -> None:
         self.paths = paths_in(home)
@@ -91,10 +91,10 @@ class Controller:
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[SettingsReloader]:
         parts = cast("Any", self)
-        follower = SettingsReloader(self.paths.config_file, parts, parts, parts, parts)
-        task = asyncio.create_task(follower.run())
+        reloader = SettingsReloader(self.paths.config_file, parts, parts, parts, parts)
+        task = asyncio.create_task(reloader.run())
         try:
-            yield follower
+            yield reloader
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -156,27 +156,27 @@ async def test_who_waits_for_the_settings_finds_them_taken(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings_reload, "LOOK_EVERY_S", 3600.0)
-    async with controller.followed() as follower:
-        await follower.taken()
+    async with controller.followed() as reloader:
+        await reloader.taken()
         assert controller.peers == []
         controller.write('[peers.nuc]\nssh = "nuc"\n')
-        await follower.taken()
+        await reloader.taken()
         assert controller.peers == [{"nuc": PeerConfig(ssh="nuc")}]
         controller.write("workers = 'x'\n")
         for _ in range(2):
             with pytest.raises(DllmError, match="workers cannot be 'x'"):
-                await follower.taken()
+                await reloader.taken()
         controller.write("workers = 3\n")
-        await follower.taken()
+        await reloader.taken()
         assert controller.peers[1:] == [{}]
 
 
 async def test_settings_being_taken_are_waited_for(controller: Controller) -> None:
     controller.gate.clear()
-    async with controller.followed() as follower:
+    async with controller.followed() as reloader:
         controller.write('[peers.nuc]\nssh = "nuc"\n')
         await until(lambda: controller.reads == 2)
-        waiting = asyncio.create_task(follower.taken())
+        waiting = asyncio.create_task(reloader.taken())
         for _ in range(10):
             await asyncio.sleep(0)
         assert not waiting.done()

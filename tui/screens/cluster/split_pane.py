@@ -243,7 +243,7 @@ class SplitPane(Widget, can_focus=True):
         self.say_verdict()
         plan = self._editor.plan
         self._shown = (edit, plan) if edit and plan else None
-        self.on_resize()
+        retitle(self, self._title())
         resubtitle(self, unusual(plan) if plan else "")
 
     def focus_default(self) -> None:
