@@ -388,9 +388,13 @@ TEST(cut_again_and_again_all_arrives_once_and_in_order) {
     pair.between.cut_often(0);
     CHECK(pair.between.cuts() > 10);
     CHECK(!pair.head.was_told("the link broke"));
-    CHECK(until([&] { return pair.head.tally().pair.reconnects > 5; }));
-    const std::lock_guard lock(pair.worker.link.mutex);
-    CHECK(pair.worker.link.tally.pair.reconnects > 5);
+    // Several cuts count as one where the link did not work between them.
+    for (dllm::Link* end : {&pair.head.link, &pair.worker.link}) {
+      CHECK(until([&] {
+        const std::lock_guard lock(end->mutex);
+        return end->tally.pair.reconnects > 0;
+      }));
+    }
   }
 }
 
