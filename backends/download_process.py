@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from backends.errors import DllmError, HostError, UsageError
+from backends.errors import DllmError, MachineError, UsageError
 from backends.printable import printable
 from backends.state import Failure, Value
 from backends.state.models import Download
@@ -32,7 +32,7 @@ PROGRESS_EVERY_S = 0.2
 RESUME = "The same command resumes."
 
 
-_KINDS = {kind.__name__: kind for kind in (UsageError, HostError)}
+_KINDS = {kind.__name__: kind for kind in (UsageError, MachineError)}
 
 
 class DownloadFailure(Value, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class DownloadFailure(Value, frozen=True, kw_only=True):
 
     failure: Failure
     kind: str = ""
-    """``UsageError`` or ``HostError``; else it is a ``DllmError``."""
+    """``UsageError`` or ``MachineError``; else it is a ``DllmError``."""
 
 
 async def downloaded(
@@ -189,5 +189,7 @@ def _end_with_parent() -> None:
 def _disk(error: OSError, place: object) -> DllmError:
     where = printable(str(error.filename or place))
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return HostError(f"The disk of {where} is full", f"Make room. {RESUME}")
-    return HostError(f"Cannot write to {where} ({error.strerror})", "Check its folder.")
+        return MachineError(f"The disk of {where} is full", f"Make room. {RESUME}")
+    return MachineError(
+        f"Cannot write to {where} ({error.strerror})", "Check its folder."
+    )

@@ -97,11 +97,11 @@ class PlanError(DllmError):
     """A plan or split does not describe something that can run."""
 
 
-class HostError(DllmError):
+class MachineError(DllmError):
     """A machine refused to start, stop or show something."""
 
 
-class PeerUnreachable(HostError):
+class PeerUnreachable(MachineError):
     """A machine cannot be reached, or the connection to it broke."""
 
 
@@ -113,7 +113,7 @@ class Withheld(PeerUnreachable):
     """A machine's owner lends it not now: it is paused, or out of hours."""
 
 
-class NeedsAnswer(HostError):
+class NeedsAnswer(MachineError):
     """Only the user can tell how to go on with a connection."""
 
     def __init__(self, question: PeerQuestion) -> None:

@@ -27,7 +27,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.download_process import RESUME, DownloadProgress, run_download
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, MachineError
 from backends.printable import printable
 from backends.state import Value
 from backends.units import format_bytes
@@ -347,7 +347,7 @@ def require_disk_room(folder: Path, need_bytes: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < need_bytes + SPARE_BYTES:
-        raise HostError(
+        raise MachineError(
             f"{folder} has {format_bytes(free_bytes)} free, and "
             f"{format_bytes(need_bytes)} are still needed",
             "Make room, or set another folder (model_dirs, HF_HOME).",

@@ -30,7 +30,7 @@ class FoundFile(Value, frozen=True, kw_only=True):
 
 
 class Asked(Protocol):
-    """A machine, as far as it answers questions; all raise ``HostError``."""
+    """A machine, as far as it answers questions; all raise ``MachineError``."""
 
     @property
     def name(self) -> str: ...

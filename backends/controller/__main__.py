@@ -29,7 +29,7 @@ with importing(), trusting_nobody():
     from backends.errors import ControllerError, DllmError
     from backends.machine_names import LOCAL
     from backends.machines.gossip import Gossip, known_machine
-    from backends.machines.local import local_host
+    from backends.machines.local import local_agent
     from backends.machines.machine import LocalMachine
     from backends.machines.peers import Peers
     from backends.machines.readers import Readers
@@ -107,12 +107,12 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    host = local_host(paths.run_dir)
-    readers = Readers(paths, host)
+    agent = local_agent(paths.run_dir)
+    readers = Readers(paths, agent)
     clusters = Clusters(readers, paths)
-    catalogue = Catalogue(host, user_folders(readers.settings().model_dirs))
+    catalogue = Catalogue(agent, user_folders(readers.settings().model_dirs))
     here = LocalMachine(
-        host, readers, paths.relay_socket, lambda: catalogue.listing.models
+        agent, readers, paths.relay_socket, lambda: catalogue.listing.models
     )
     peers = Peers(
         here, readers, paths, show=clusters.show_peers, serves=clusters.serves
@@ -168,7 +168,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     await peers.close()
     # Requests whose askers left would start the agent again.
     await end_others()
-    await host.close()
+    await agent.close()
     log.info("controller %d ends", os.getpid())
 
 

@@ -440,9 +440,9 @@ class Api:
             file = self._parts.readers.paths.controller_log
             return json_response(await asyncio.to_thread(_own_log, file, offset, limit))
         peer = next((p.peer for p in processes if p.name == name), LOCAL)
-        host = self._parts.peers.get(peer).host
+        agent = self._parts.peers.get(peer).agent
         full = process_name(cluster.name, name)
-        chunk = await host.read_log(full, offset, limit)
+        chunk = await agent.read_log(full, offset, limit)
         return json_response(msgspec.structs.replace(chunk, name=name))
 
     async def _lab(self, request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ from backends.controller.context import ClusterContext
 from backends.controller.exit_reasons import failure_of
 from backends.controller.launch_facts import Discovery
 from backends.controller.stopping import ClusterProcesses
-from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
+from backends.errors import MachineError, NeverListened, ProcessFailed, about_worker
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_of, worker_relay_name
 from backends.machine_names import LOCAL
@@ -57,7 +57,7 @@ class Built(Value, frozen=True, kw_only=True):
         return self.incarnations[SERVER]
 
 
-class PortTaken(HostError):
+class PortTaken(MachineError):
     """Somebody else took a port that was free when we looked."""
 
 
@@ -108,7 +108,8 @@ class Builder:
         await self._processes.remove_ended({*names, *kept_names})
         await gather_or_cancel(
             hold_awake(
-                self._machines.get(machine).host, process_name(self._context.name, name)
+                self._machines.get(machine).agent,
+                process_name(self._context.name, name),
             )
             for name, machine in awake.items()
         )
@@ -162,27 +163,27 @@ class Builder:
         self, node: Node, incarnations: dict[str, str], missing: tuple[Node, ...]
     ) -> ProcessRecord:
         """One process of the blueprint, started unless it fits, and listening."""
-        host = self._machines.get(node.machine).host
+        agent = self._machines.get(node.machine).agent
         is_workers = node.spec.role in (ProcessRole.WORKER, ProcessRole.WORKER_RELAY)
         worker = worker_of(node.short_name) if is_workers else ""
         with self._steps.step(node.short_name), about_worker(worker):
             if node in missing:
-                await host.remove(node.spec.name)
-                record = await host.start(node.specified(incarnations))
+                await agent.remove(node.spec.name)
+                record = await agent.start(node.specified(incarnations))
             else:
-                there = await host.record(node.spec.name)
+                there = await agent.record(node.spec.name)
                 if there is None:
                     what = f"The process directory of {node.short_name} is gone"
                     raise ProcessFailed(Failure(what=what, process=node.short_name))
                 record = there
             if node.short_name != SERVER:
-                await self._listening(host, record)
+                await self._listening(agent, record)
             here = node.machine == LOCAL
             where = "127.0.0.1:" if here else f"{node.machine}, port "
             self._steps.update(node.short_name, detail=f"{where}{node.spec.port}")
         return record
 
-    async def _listening(self, host: AgentSession, record: ProcessRecord) -> None:
+    async def _listening(self, agent: AgentSession, record: ProcessRecord) -> None:
         """Wait until that process listens.
 
         Raises:
@@ -192,16 +193,16 @@ class Builder:
         """
         port = record.port or 0
         deadline = time.time() + self._discovery.listen_s
-        while not await host.listens(record.pid, port):
-            now = await host.record(record.name)
+        while not await agent.listens(record.pid, port):
+            now = await agent.record(record.name)
             if now is None or not now.alive:
-                if owner := await host.port_owner(port):
+                if owner := await agent.port_owner(port):
                     raise PortTaken(f"Port {port} was taken by {owner}")
-                raise ProcessFailed(await failure_of(host, now or record))
+                raise ProcessFailed(await failure_of(agent, now or record))
             if time.time() > deadline:
                 name = short_name(record.name)
                 silent = replace(
-                    await failure_of(host, record),
+                    await failure_of(agent, record),
                     what=f"{name} runs but does not listen on port {port}",
                     hint="Its log may say why; launch again to start it afresh.",
                     at=0.0,

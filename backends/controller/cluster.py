@@ -300,9 +300,9 @@ class Cluster:
 
     async def kill(self, machine: str, name: str, by: Actor) -> None:
         """End a process at once; what the goal wants of it is started again."""
-        host = self._context.machines.get(machine).host
+        agent = self._context.machines.get(machine).agent
         self.recorder.killed(name, machine, by)
-        await host.stop(process_name(self.name, name), grace_s=0.0)
+        await agent.stop(process_name(self.name, name), grace_s=0.0)
 
     async def look_at_fallbacks(self, max_age_s: float) -> None:
         """Show what it would go on with after a loss; not anew before that is old."""

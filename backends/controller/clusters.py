@@ -75,7 +75,7 @@ class Clusters:
         """
         self._machines = machines
         self.book = ProcessBook(machines, self.look_at_processes)
-        await machines.get(LOCAL).host.records()
+        await machines.get(LOCAL).agent.records()
         self.book.take()
         folder = self._paths.clusters_dir
         journals = {file.stem for file in folder.glob("*.json")}
@@ -192,7 +192,7 @@ class Clusters:
         """Read the memory of this machine and of all at work anew."""
         here = self._machines.get(LOCAL)
         try:
-            memory = await here.host.memory()
+            memory = await here.agent.memory()
         except DllmError as error:
             log.warning("%s", error)
             return

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from backends.controller.context import ClusterContext
 from backends.controller.memory_usage import loaded, machines_now
-from backends.errors import DllmError, HostError, PlanError
+from backends.errors import DllmError, MachineError, PlanError
 from backends.planning.blueprint import machines_of
 from backends.planning.checking import check_plan
 from backends.planning.proposal import plan_devices
@@ -137,7 +137,7 @@ class DegradedPlans:
     async def _is_there(self, name: str) -> bool:
         try:
             await self._machines.reached([name])
-        except HostError:
+        except MachineError:
             # Or it asks something, or is in the settings no more.
             return False
         return True

@@ -18,7 +18,7 @@ from backends.engine.logs import (
     refused_argument,
     without_requests,
 )
-from backends.errors import DllmError, HostError, ProcessFailed
+from backends.errors import DllmError, MachineError, ProcessFailed
 from backends.gateway.target import GATEWAY
 from backends.link.relay import is_relay, worker_relay_name
 from backends.machines.agent import AgentSession, ProcessRecord
@@ -65,11 +65,11 @@ def how_it_ended(record: ProcessRecord) -> str:
     return "is gone, its exit status unknown"
 
 
-async def log_tail(host: AgentSession, name: str) -> tuple[str, ...]:
+async def log_tail(agent: AgentSession, name: str) -> tuple[str, ...]:
     """The last lines of a process log, without escapes; empty when it has none."""
     try:
-        chunk = await host.read_log(name, -TAIL_BYTES, TAIL_BYTES)
-    except HostError:
+        chunk = await agent.read_log(name, -TAIL_BYTES, TAIL_BYTES)
+    except MachineError:
         return ()
     return tuple(clean_lines(chunk.text))
 
@@ -84,24 +84,24 @@ def _hint(record: ProcessRecord, lines: Sequence[str]) -> str:
     )
 
 
-async def _refused_hole(host: AgentSession, server: ProcessRecord) -> str:
+async def _refused_hole(agent: AgentSession, server: ProcessRecord) -> str:
     """Why a relay of the head ended a load from a sparse file; empty where none did."""
     cluster = cluster_of(server.name)
-    for relay in host.seen:
+    for relay in agent.seen:
         if relay.role is not ProcessRole.RELAY or cluster_of(relay.name) != cluster:
             continue
-        last = (await log_tail(host, relay.name))[-LAST_WORDS:]
+        last = (await log_tail(agent, relay.name))[-LAST_WORDS:]
         if told := [match for line in last if (match := _HOLE.search(line))]:
             return f"{told[-1]['link']}: {told[-1]['why']}"
     return ""
 
 
-async def failure_of(host: AgentSession, record: ProcessRecord) -> Failure:
+async def failure_of(agent: AgentSession, record: ProcessRecord) -> Failure:
     """All that is known about a process that ended when it should not have."""
-    lines = await log_tail(host, record.name)
+    lines = await log_tail(agent, record.name)
     reason = end_reason(lines, record.exit_code, record.exit_signal)
     is_cut_off = record.role is ProcessRole.SERVER and reason == CUT_OFF
-    hole = await _refused_hole(host, record) if is_cut_off else ""
+    hole = await _refused_hole(agent, record) if is_cut_off else ""
     reason = hole or reason
     name = short_name(record.name)
     what = f"{name} {how_it_ended(record)}"
@@ -178,7 +178,7 @@ async def ended_unwatched(
         if needs_tunnels(plan) and (name == SERVER or is_relay(name)):
             continue
         machine = machines.get(machine_name)
-        record = await machine.host.record(process_name(cluster, name))
+        record = await machine.agent.record(process_name(cluster, name))
         if record is None and name.startswith(worker_relay_name("")):
             # None could stand there; or it is started anew, with what hangs on it.
             continue
@@ -186,5 +186,5 @@ async def ended_unwatched(
             what = f"{name} is gone with its process directory"
             return Failure(what=what, process=name, at=time.time())
         if not record.alive:
-            return await failure_of(machine.host, record)
+            return await failure_of(machine.agent, record)
     return None

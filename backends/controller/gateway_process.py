@@ -15,7 +15,7 @@ from backends.controller.event_recorders import EventRecorder
 from backends.controller.exit_reasons import Deaths, failure_of
 from backends.controller.journal import ReplacedServer
 from backends.controller.snapshot_store import SnapshotStore
-from backends.errors import DllmError, HostError, ProcessFailed
+from backends.errors import DllmError, MachineError, ProcessFailed
 from backends.gateway.access import Access, ApiSettings
 from backends.gateway.control import GatewayLink
 from backends.gateway.target import GATEWAY, PORT_TAKEN, Mode, Target, gateway_argv
@@ -45,7 +45,7 @@ SEEDING = frozenset({"-s", "--seed"})
 """Arguments that set the seed if a request does not."""
 
 
-class ApiPortTaken(HostError):
+class ApiPortTaken(MachineError):
     """Somebody else took the port of the API, which was free when we looked."""
 
 
@@ -216,22 +216,22 @@ class Gateway:
         return self._link.holds(port)
 
     async def _start(self, spec: ProcessSpec) -> None:
-        host, before = self._host, self._record()
+        agent, before = self._agent, self._record()
         if before is None or before.digest != spec.digest:
             # The next one listens elsewhere.
             self._link.release()
         # The next one counts from nothing.
         self._before_hold = None
         self._store.update(requests=None)
-        await host.stop(spec.name, GRACE_S)
-        await host.remove(spec.name)
-        record = await host.start(spec)
+        await agent.stop(spec.name, GRACE_S)
+        await agent.remove(spec.name)
+        record = await agent.start(spec)
         await self._listening(record, spec.port or 0)
 
     async def _listening(self, record: ProcessRecord, port: int) -> None:
         deadline = self._clock() + LISTEN_TIMEOUT_S
-        while not await self._host.listens(record.pid, port):
-            now = await self._host.record(record.name)
+        while not await self._agent.listens(record.pid, port):
+            now = await self._agent.record(record.name)
             dead = now is None or not now.alive
             if dead and (owner := await self._taker(now, port)):
                 raise ApiPortTaken(
@@ -239,30 +239,30 @@ class Gateway:
                     "Stop that program or choose another port (--port, api_port).",
                 )
             if dead or self._clock() > deadline:
-                raise ProcessFailed(await failure_of(self._host, now or record))
+                raise ProcessFailed(await failure_of(self._agent, now or record))
             await asyncio.sleep(LISTEN_POLL_S)
 
     async def _taker(self, ended: ProcessRecord | None, port: int) -> str | None:
         # A program that only looked at the port holds it for a moment.
         if self.keeps_port(port):
             return None
-        owner = await self._host.port_owner(port)
+        owner = await self._agent.port_owner(port)
         lost = ended is not None and ended.exit_code == PORT_TAKEN
         return owner or ("another program" if lost else None)
 
     @property
-    def _host(self) -> AgentSession:
-        return self._machines.get(LOCAL).host
+    def _agent(self) -> AgentSession:
+        return self._machines.get(LOCAL).agent
 
     def _record(self) -> ProcessRecord | None:
-        return next((r for r in self._host.seen if r.name == self._name), None)
+        return next((r for r in self._agent.seen if r.name == self._name), None)
 
     async def keep(self, trouble: Callable[[DllmError], None]) -> None:
         """Start it again whenever it ends, until cancelled.
 
         ``trouble`` is told when that cannot be done, or was done too often.
         """
-        end = self._host.subscribe(self._news.set)
+        end = self._agent.subscribe(self._news.set)
         try:
             while True:
                 self._news.clear()
@@ -288,7 +288,7 @@ class Gateway:
         assert self._port is not None
         record, is_too_often = self._record(), self._deaths.trips(GATEWAY)
         if record is not None:
-            failure = await failure_of(self._host, record)
+            failure = await failure_of(self._agent, record)
             if is_too_often:
                 raise ProcessFailed(failure)
             self._recorder.failed(failure)

@@ -22,7 +22,7 @@ from backends.engine.ask import Engine
 from backends.engine.versions import require_same_protocol
 from backends.errors import (
     DllmError,
-    HostError,
+    MachineError,
     ModelError,
     PeerUnreachable,
     PlanError,
@@ -224,8 +224,8 @@ async def _direct_address(machine: Machine, running: Sequence[str]) -> DirectAdd
 
 
 async def _features(machine: Machine) -> tuple[str, ...]:
-    await machine.host.connect()
-    return machine.host.features
+    await machine.agent.connect()
+    return machine.agent.features
 
 
 API = "api"
@@ -275,7 +275,7 @@ class Discovery:
         ports = await self._ports(plan, pairings)
         ways = await self._endpoints(plan, ports, pairings)
         folders = {
-            name: f"{self._machines.get(name).host.run_dir}/{self._cluster}"
+            name: f"{self._machines.get(name).agent.run_dir}/{self._cluster}"
             for name in machines_of(plan)
         }
         return replace(
@@ -325,11 +325,13 @@ class Discovery:
 
     async def _port(self, machine: Machine, name: str) -> int:
         record = self._record(machine, name)
-        return record.port if record and record.port else await machine.host.free_port()
+        return (
+            record.port if record and record.port else await machine.agent.free_port()
+        )
 
     def _record(self, machine: Machine, name: str) -> ProcessRecord | None:
         full = process_name(self._cluster, name)
-        found = (r for r in machine.host.seen if r.name == full and r.alive)
+        found = (r for r in machine.agent.seen if r.name == full and r.alive)
         return next(found, None)
 
     async def api_port(self, plan: Plan) -> int:
@@ -347,9 +349,9 @@ class Discovery:
         is_kept = self._context.gateway.keeps_port
         for port in self._api_ports.candidates(self._cluster, API_PORT_DEFAULT):
             is_ours = self._api_ports.choose(self._cluster, port)
-            if is_ours and (is_kept(port) or not await here.host.port_owner(port)):
+            if is_ours and (is_kept(port) or not await here.agent.port_owner(port)):
                 return port
-        port = await here.host.free_port()
+        port = await here.agent.free_port()
         self._api_ports.choose(self._cluster, port)
         return port
 
@@ -370,11 +372,11 @@ class Discovery:
         if ours is not None and ours.port == port:
             return
         cluster = self._api_ports.owner(port)
-        owner = await here.host.port_owner(port)
+        owner = await here.agent.port_owner(port)
         if cluster not in (None, self._cluster):
             owner = f"the cluster {cluster}"
         if owner:
-            raise HostError(
+            raise MachineError(
                 f"Port {port} is in use by {owner}",
                 "Stop that program or choose another port (--port, api_port).",
             )

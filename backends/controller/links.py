@@ -12,7 +12,7 @@ from typing import NamedTuple
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.snapshot_store import SnapshotStore
 from backends.direct_address import DirectAddress
-from backends.errors import HostError, PeerUnreachable, UsageError, did_you_mean
+from backends.errors import MachineError, PeerUnreachable, UsageError, did_you_mean
 from backends.link.figures import why_no_link
 from backends.link.meter import Outcomes, ServerCount
 from backends.link.relay import RelayReader, put_lab, worker_relay_name, worker_weights
@@ -231,7 +231,7 @@ class Links:
             # A relay that answers later is told a lab, not the lack of one.
             self._labs[name] = lab or Lab()
             if name in self._readers:
-                with contextlib.suppress(HostError, OSError):
+                with contextlib.suppress(MachineError, OSError):
                     await self._readers[name].set_lab(lab)
                     self._labs[name] = lab
 
@@ -251,7 +251,7 @@ class Links:
         self.begin_with(lab)
         for reader in self._readers.values():
             # A relay that does not answer yet gets it as soon as it does.
-            with contextlib.suppress(HostError, OSError):
+            with contextlib.suppress(MachineError, OSError):
                 await reader.set_lab(lab)
 
     async def put_labs(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from backends.engine.fit_params import MemoryAsker, MemoryQuestion
-from backends.errors import DllmError, EngineError, HostError, ModelError
+from backends.errors import DllmError, EngineError, MachineError, ModelError
 from backends.machine_names import LOCAL, at_peer
 from backends.paths import Paths, relay_binary
 from backends.planning.room import ClusterMemory
@@ -44,7 +44,7 @@ READ_S = 1.0
 async def machines_now(machines: Machines, readers: Readers) -> list[Peer]:
     """This machine with its devices, then every peer, main memory as it is now."""
     here = machines.get(LOCAL)
-    local = (await here.host.memory(), *await _own_accelerators(readers))
+    local = (await here.agent.memory(), *await _own_accelerators(readers))
     others = [machine for machine in machines.all() if machine is not here]
     peers = with_memory(machines.values(), await memory_of(others))
     return [Peer(name=LOCAL, devices=local), *peers]
@@ -77,8 +77,8 @@ async def _own_accelerators(readers: Readers) -> tuple[Device, ...]:
 async def _memory(machine: Machine) -> Device | None:
     try:
         async with asyncio.timeout(READ_S):
-            return await machine.host.memory()
-    except (HostError, TimeoutError):
+            return await machine.agent.memory()
+    except (MachineError, TimeoutError):
         return None
 
 

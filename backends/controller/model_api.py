@@ -156,7 +156,7 @@ class ModelApi:
     async def _engine(self) -> AsyncGenerator[EngineProgress, None]:
         told: asyncio.Queue[EngineProgress | None] = asyncio.Queue()
         readers = self._readers
-        work = get_engine(None, readers.paths, readers.host, progress=told.put_nowait)
+        work = get_engine(None, readers.paths, readers.agent, progress=told.put_nowait)
         task = asyncio.create_task(work)
         task.add_done_callback(lambda _: told.put_nowait(None))
         try:
@@ -196,13 +196,13 @@ class ModelApi:
 
     async def _hash(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, HashRequest)
-        host = await self._host(asked.machine)
-        return await stream_work(self, request, host.hashing(asked.path))
+        agent = await self._agent(asked.machine)
+        return await stream_work(self, request, agent.hashing(asked.path))
 
     async def _seed(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, SeedRequest)
-        host = await self._host(asked.machine)
-        work = host.seeding(asked.path, asked.directory, dry=asked.dry)
+        agent = await self._agent(asked.machine)
+        work = agent.seeding(asked.path, asked.directory, dry=asked.dry)
         model = PurePath(asked.path).name
         what = f"seeded the cache of workers on {asked.machine} with {model}"
         recorder = self._parts.recorder(request, asked.machine)
@@ -211,15 +211,15 @@ class ModelApi:
 
     async def _cache(self, request: web.Request) -> web.Response:
         asked = await body(request, CacheRequest)
-        host = await self._host(asked.machine)
-        return json_response(await host.worker_cache(asked.directory))
+        agent = await self._agent(asked.machine)
+        return json_response(await agent.worker_cache(asked.directory))
 
     async def _prune(self, request: web.Request) -> web.Response:
         asked = await body(request, CacheRequest)
-        host = await self._host(asked.machine)
+        agent = await self._agent(asked.machine)
         what = f"deleted {len(asked.names)} files of the cache on {asked.machine}"
         with self._parts.recorder(request, asked.machine).tries(what):
-            freed_bytes = await host.uncache(asked.names, asked.directory)
+            freed_bytes = await agent.uncache(asked.names, asked.directory)
         return json_response({"freed_bytes": freed_bytes})
 
     async def _removal(self, request: web.Request) -> web.Response:
@@ -257,6 +257,6 @@ class ModelApi:
             asked.machine, older_than_s=asked.older_than_s, lm_studio=asked.lm_studio
         )
 
-    async def _host(self, machine: str) -> AgentSession:
+    async def _agent(self, machine: str) -> AgentSession:
         await self._machines.reached([machine])
-        return self._machines.get(machine).host
+        return self._machines.get(machine).agent

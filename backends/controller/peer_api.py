@@ -251,7 +251,7 @@ class PeerApi:
         quiet = self._serves(machine.name)
         try:
             async with asyncio.timeout(2 * READ_S):
-                return await read_health(machine.host, quiet=quiet)
+                return await read_health(machine.agent, quiet=quiet)
         except DllmError as error:
             why = error.what
         except TimeoutError:

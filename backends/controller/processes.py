@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, MachineError
 from backends.machines.agent import AgentSession, ProcessRecord
 from backends.machines.machine import Machine, Machines
 from backends.planning.blueprint import cluster_of, short_name
@@ -85,11 +85,11 @@ class ProcessBook:
         connected: set[str] = set()
         for machine in self._machines.all():
             try:
-                host = machine.host
-            except HostError:
+                agent = machine.agent
+            except MachineError:
                 continue
-            self._known[machine.name] = host.seen
-            self._listen(machine.name, host)
+            self._known[machine.name] = agent.seen
+            self._listen(machine.name, agent)
             connected.add(machine.name)
         gone = {n for n in self._known if not self.is_peer(n) or self.is_revoked(n)}
         self._known = {n: r for n, r in self._known.items() if n not in gone}
@@ -125,7 +125,7 @@ class ProcessBook:
         """Return true if a machine is ours or in the settings."""
         try:
             self._machines.get(machine)
-        except HostError:
+        except MachineError:
             return False
         return True
 
@@ -135,12 +135,12 @@ class ProcessBook:
             one.name == machine and one.revoked for one in self._machines.values()
         )
 
-    def _listen(self, machine: str, host: AgentSession) -> None:
+    def _listen(self, machine: str, agent: AgentSession) -> None:
         before, end = self._heard.get(machine, (None, None))
-        if before is not host:
+        if before is not agent:
             if end is not None:
                 end()
-            self._heard[machine] = host, host.subscribe(self._changed)
+            self._heard[machine] = agent, agent.subscribe(self._changed)
 
     def clusters(self) -> set[str]:
         return {
@@ -196,7 +196,7 @@ class ProcessBook:
     async def _silent_on(self, machine: Machine) -> set[tuple[str, str]]:
         try:
             async with asyncio.timeout(LISTEN_S):
-                records = await machine.host.records()
+                records = await machine.agent.records()
         except TimeoutError:
             # Nothing is known of the others then.
             before = {one for one in self.silent if one[0] == machine.name}
@@ -226,7 +226,7 @@ class ProcessBook:
     async def _weigh(self, machine: Machine) -> None:
         try:
             async with asyncio.timeout(WEIGH_S):
-                records = await machine.host.records()
+                records = await machine.agent.records()
         except (DllmError, TimeoutError):
             return
         at = time.monotonic()

@@ -541,7 +541,7 @@ class Reconciler:
         return Trigger.DONE
 
     async def _serve(self) -> Trigger:
-        host = self._machines.get(self._plan.head).host
+        agent = self._machines.get(self._plan.head).agent
         log_name = process_name(self._context.name, SERVER)
         with self._recovery.breaker.serving():
             try:
@@ -550,7 +550,7 @@ class Reconciler:
                     self._until_all_back(),
                     self._until_other_draft(),
                     self._until_again(),
-                    self.serving.follow(self._port, host, log_name),
+                    self.serving.follow(self._port, agent, log_name),
                 )
             except DllmError:
                 self._gateway.holds(self._plan, self._context.api.wait_s)

@@ -37,9 +37,9 @@ class Removals:
 
     async def of_model(self, machine: str, path: str, *, lm_studio: bool) -> Removal:
         await self._machines.reached([machine])
-        host = self._machines.get(machine).host
+        agent = self._machines.get(machine).agent
         used = await self._used(machine)
-        found = await model_removal(host, path, lm_studio=lm_studio, used=used)
+        found = await model_removal(agent, path, lm_studio=lm_studio, used=used)
         return replace(found, machine=machine)
 
     async def of_leftovers(
@@ -47,12 +47,12 @@ class Removals:
     ) -> Removal:
         """Plan to delete there what interrupted work left, and what nobody uses."""
         await self._machines.reached([machine])
-        host = self._machines.get(machine).host
+        agent = self._machines.get(machine).agent
         before_s = time.time() - older_than_s
         here = machine == LOCAL
         more = await self._unused_here(before_s) if here else {}
         found = await leftovers(
-            host,
+            agent,
             await self._folders(machine),
             older_than_s=older_than_s,
             lm_studio=lm_studio,
@@ -62,7 +62,7 @@ class Removals:
         return replace(found, machine=machine)
 
     async def carry_out(self, removal: Removal) -> Removal:
-        await remove(self._machines.get(removal.machine).host, removal)
+        await remove(self._machines.get(removal.machine).agent, removal)
         if removal.machine == LOCAL:
             await self._catalogue.refresh()
         else:
@@ -103,7 +103,7 @@ class Removals:
     async def _folders(self, machine: str) -> tuple[Folder, ...]:
         if machine == LOCAL:
             return self._catalogue.folders
-        told = await self._machines.get(machine).host.machine()
+        told = await self._machines.get(machine).agent.machine()
         config = self._readers.settings().peers.get(machine, PeerConfig())
         home = Path(told.variables.get("HOME", "/"))
         return configured_folders(config.model_dirs, home, told.variables)

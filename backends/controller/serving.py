@@ -102,7 +102,7 @@ class Watch:
                     at=time.time(),
                 )
             )
-        raise ProcessFailed(await failure_of(machine.host, record))
+        raise ProcessFailed(await failure_of(machine.agent, record))
 
     async def until_trouble(self) -> NoReturn:
         """Look whenever there is news; returns only by raising, as ``require`` does."""
@@ -115,7 +115,7 @@ class Watch:
         self._context.ways.require_open()
         for node in self.built.blueprint.nodes if self.built else ():
             machine = self._context.machines.get(node.machine)
-            seen = (one for one in machine.host.seen if one.name == node.spec.name)
+            seen = (one for one in machine.agent.seen if one.name == node.spec.name)
             record = next(seen, None)
             assert self.built is not None
             expected = self.built.incarnations[node.short_name]
@@ -134,7 +134,7 @@ class Load:
         self._plan = plan
         self._built = built
         self._steps, self._links = context.steps, context.links
-        self._host = context.machines.get(plan.head).host
+        self._agent = context.machines.get(plan.head).agent
         self._log_name = process_name(context.name, SERVER)
         self._offset = 0
         self._log = LoadLog()
@@ -165,14 +165,14 @@ class Load:
                     # Another server may answer at the port of ours.
                     server = self._built.blueprint.nodes[-1].spec
                     pid = pid_of(self._built.server)
-                    if await self._host.listens(pid, server.port or 0):
+                    if await self._agent.listens(pid, server.port or 0):
                         break
                 await asyncio.sleep(pause_s)
         for worker, one in progress.measure().items():
             self._steps.done(f"load:{worker}", one.text if one.arrived_bytes else "")
 
     async def _read(self) -> bool:
-        chunk = await self._host.read_log(self._log_name, self._offset, READ_BYTES)
+        chunk = await self._agent.read_log(self._log_name, self._offset, READ_BYTES)
         self._offset = chunk.next_offset
         self._log.feed(chunk.text)
         return bool(chunk.text)
@@ -228,19 +228,19 @@ class Serving:
         self._offset = -1
         self.meter = SpeedMeter()
 
-    async def follow(self, port: int, host: AgentSession, log_name: str) -> NoReturn:
-        """Read the speed until cancelled; ``host`` has the log of that name."""
+    async def follow(self, port: int, agent: AgentSession, log_name: str) -> NoReturn:
+        """Read the speed until cancelled; ``agent`` has the log of that name."""
         self.meter = SpeedMeter()
         self._carried, self._offset = {}, -1
         if self._runs is None:
-            await self._read_on(port, host, log_name)
+            await self._read_on(port, agent, log_name)
         self._runs.begin()
         try:
-            await self._read_on(port, host, log_name)
+            await self._read_on(port, agent, log_name)
         finally:
             await self._runs.end()
 
-    async def _read_on(self, port: int, host: AgentSession, log_name: str) -> NoReturn:
+    async def _read_on(self, port: int, agent: AgentSession, log_name: str) -> NoReturn:
         speed = Speed()
         while True:
             try:
@@ -254,7 +254,7 @@ class Serving:
                         if speed.requests_active:
                             await asyncio.sleep(SPEED_S)
                         else:
-                            await self._quiet(host, log_name)
+                            await self._quiet(agent, log_name)
             except Exception:
                 # No figure is worth ending what serves.
                 log.exception("the speed was not read")
@@ -279,20 +279,20 @@ class Serving:
             return speed
         return replace(speed, acceptance=counts.acceptance)
 
-    async def _quiet(self, host: AgentSession, log_name: str) -> None:
+    async def _quiet(self, agent: AgentSession, log_name: str) -> None:
         # After so long something may have been missed.
         for _ in range(round(SPEED_IDLE_S / LOOK_S)):
             await asyncio.sleep(LOOK_S)
-            if await self.moved(host, log_name):
+            if await self.moved(agent, log_name):
                 return
 
-    async def moved(self, host: AgentSession, log_name: str) -> bool:
+    async def moved(self, agent: AgentSession, log_name: str) -> bool:
         """Return true if llama-server did anything since the last call."""
         if carried := self._links.carried_bytes():
             before, self._carried = self._carried, carried
             return carried != before
         try:
-            chunk = await host.read_log(log_name, self._offset, LOG_READ_BYTES)
+            chunk = await agent.read_log(log_name, self._offset, LOG_READ_BYTES)
         except DllmError:
             # Whoever watches the processes says what is wrong.
             return False

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from backends.controller.context import ClusterContext
-from backends.errors import HostError, PeerUnreachable
+from backends.errors import MachineError, PeerUnreachable
 from backends.link.relay import is_beside
 from backends.machines.agent import AgentSession, ProcessRecord
 from backends.machines.machine import Machine
@@ -49,8 +49,8 @@ class ClusterProcesses:
         return [
             MachineProcess(machine.name, record)
             for machine in self._machines.all()
-            if (host := _host_of(machine))
-            for record in host.seen
+            if (agent := _agent_of(machine))
+            for record in agent.seen
             if cluster_of(record.name) == self._cluster
         ]
 
@@ -70,11 +70,11 @@ class ClusterProcesses:
             names = [short_name(record.name) for record in ordered]
             self._steps.reset(*(Step(id=f"stop:{n}", title=f"Stop {n}") for n in names))
         left = await self.stop(found)
-        for host in filter(None, map(_host_of, self._machines.all())):
+        for agent in filter(None, map(_agent_of, self._machines.all())):
             try:
-                lost = {orphan.name for orphan in await host.orphans()}
+                lost = {orphan.name for orphan in await agent.orphans()}
                 ours = [name for name in lost if cluster_of(name) == self._cluster]
-                await gather_or_cancel(host.stop(name, GRACE_S) for name in ours)
+                await gather_or_cancel(agent.stop(name, GRACE_S) for name in ours)
             except PeerUnreachable:
                 continue
         return left
@@ -87,17 +87,17 @@ class ClusterProcesses:
         """
         machine_of = {id(one.record): one.machine for one in found}
         left: list[Leftover] = []
-        failed: list[HostError] = []
+        failed: list[MachineError] = []
 
         async def stopped(record: ProcessRecord) -> None:
             machine, name = machine_of[id(record)], short_name(record.name)
             try:
                 with self._steps.step(f"stop:{name}" if record.alive else ""):
-                    await self._machines.get(machine).host.stop(record.name, GRACE_S)
+                    await self._machines.get(machine).agent.stop(record.name, GRACE_S)
             except PeerUnreachable as error:
                 log.warning("%s on %s cannot be stopped now: %s", name, machine, error)
                 left.append(Leftover(name=name, peer=machine, why=error.what))
-            except HostError as error:
+            except MachineError as error:
                 failed.append(error)
 
         for stage in stop_order(one.record for one in found):
@@ -111,16 +111,16 @@ class ClusterProcesses:
     async def remove_ended(self, wanted: Collection[str]) -> None:
         for machine, record in self.found():
             if not record.alive and short_name(record.name) not in wanted:
-                await self._machines.get(machine).host.remove(record.name)
+                await self._machines.get(machine).agent.remove(record.name)
 
     async def settle(self, machine: Machine, plan: Plan | None) -> None:
         wanted = needed_names(plan) if plan else {}
-        for record in await machine.host.records():
+        for record in await machine.agent.records():
             name = short_name(record.name)
             is_ours = cluster_of(record.name) == self._cluster and record.alive
             if is_ours and wanted.get(name) != machine.name:
                 log.warning("stopping %s, left over on %s", name, machine.name)
-                await machine.host.stop(record.name, GRACE_S)
+                await machine.agent.stop(record.name, GRACE_S)
         self._keep(o for o in self._context.record.leftovers if o.peer != machine.name)
 
     def after(self, plan: Plan | None) -> tuple[Leftover, ...]:
@@ -172,9 +172,9 @@ class ClusterProcesses:
         return tuple(n for n in machines_of(plan) if n not in connected) if plan else ()
 
 
-def _host_of(machine: Machine) -> AgentSession | None:
+def _agent_of(machine: Machine) -> AgentSession | None:
     # None while it is out of reach, or without our helper.
     try:
-        return machine.host
-    except HostError:
+        return machine.agent
+    except MachineError:
         return None

@@ -17,7 +17,7 @@ import psutil
 from msgspec.structs import replace
 
 from backends.controller.processes import AGENT
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, MachineError
 from backends.state import (
     NOT_JSON,
     ClusterSnapshot,
@@ -155,21 +155,21 @@ class UsageMonitor:
             return
         found, why = None, ""
         try:
-            host = machine.host
+            agent = machine.agent
             async with asyncio.timeout(ANSWER_S):
-                now = await host.usage()
+                now = await agent.usage()
         except TimeoutError:
             why = "it does not answer"
-        except HostError as error:
+        except MachineError as error:
             why = error.what
             known.ask_at = time.monotonic() + REFUSED_S
         except DllmError as error:
             why = str(error)
         else:
             pid = known.agent_pid
-            known.agent_pid = host.pid
+            known.agent_pid = agent.pid
             known.agent_cores = None
-            if pid == host.pid and known.now is not None:
+            if pid == agent.pid and known.now is not None:
                 known.agent_cores = _cores(known.now, now)
             devices = self._devices(machine.name)
             found = replace(now, gpus=with_devices(now.gpus, devices))

@@ -33,7 +33,7 @@ from backends.doctor.peer_checks import (
 from backends.errors import DllmError
 from backends.machine_names import LOCAL, at_peer
 from backends.machines.health import read_health
-from backends.machines.local import local_host_for_now
+from backends.machines.local import local_agent_for_now
 from backends.models.canary import write_canary
 from backends.models.download import DEMO_SOURCE
 from backends.paths import Paths
@@ -173,8 +173,8 @@ class _Doctor:
         if self._peers or await self._client.running():
             found = await self._client.health()
         else:
-            async with local_host_for_now(self._paths.run_dir) as host:
-                found = (await read_health(host),)
+            async with local_agent_for_now(self._paths.run_dir) as agent:
+                found = (await read_health(agent),)
         return health_checks(found, self._serving, keep_awake=keep_awake)
 
     async def _network(self) -> list[Check]:

@@ -18,9 +18,9 @@ from backends.demo import MODEL_PATH, is_bundled
 from backends.doctor.check import Check, Repair, RepairKind, Verdict
 from backends.doctor.peer_checks import BUILD_DISK_BYTES
 from backends.engine.install import all_engines, find_engine
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, MachineError
 from backends.machines.agent import Orphan
-from backends.machines.local import describe_here, local_host_for_now
+from backends.machines.local import describe_here, local_agent_for_now
 from backends.mesh.quic_library import INSTALL, iroh_library, iroh_version
 from backends.models.download import demo_model
 from backends.models.layers import read_model
@@ -35,8 +35,8 @@ async def engine_here(configured: str | None, paths: Paths) -> EngineInfo:
 
 
 async def _system(paths: Paths) -> Check:
-    async with local_host_for_now(paths.run_dir) as host:
-        memory = await host.memory()
+    async with local_agent_for_now(paths.run_dir) as agent:
+        memory = await agent.memory()
     detail = (
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"{format_bytes(memory.free_bytes)} of {format_bytes(memory.total_bytes)} free"
@@ -97,7 +97,7 @@ async def _quic(_: Paths) -> Check:
         return Check(name="quic", detail=detail, fix=INSTALL)
     try:
         await iroh_library()
-    except HostError as error:
+    except MachineError as error:
         return Check(
             name="quic", verdict=Verdict.WARN, detail=error.what, fix=error.hint
         )
@@ -131,10 +131,10 @@ async def _controller(paths: Paths) -> Check:
 async def _port(paths: Paths) -> Check:
     fixed = load_config(paths).api_port
     port = fixed or API_PORT_DEFAULT
-    async with local_host_for_now(paths.run_dir) as host:
-        owner = await host.port_owner(port)
+    async with local_agent_for_now(paths.run_dir) as agent:
+        owner = await agent.port_owner(port)
         # The gateway lives on without a controller.
-        pids = {record.pid for record in await host.records() if record.alive}
+        pids = {record.pid for record in await agent.records() if record.alive}
     client = ControllerClient(paths)
     if await client.running():
         pids.add((await client.snapshot()).controller_pid)
@@ -153,8 +153,8 @@ async def _port(paths: Paths) -> Check:
 
 
 async def find_orphans(paths: Paths) -> list[Orphan]:
-    async with local_host_for_now(paths.run_dir) as host:
-        return await host.orphans()
+    async with local_agent_for_now(paths.run_dir) as agent:
+        return await agent.orphans()
 
 
 def described(orphan: Orphan) -> str:
@@ -164,11 +164,11 @@ def described(orphan: Orphan) -> str:
 
 
 async def end_orphans(paths: Paths) -> list[Orphan]:
-    async with local_host_for_now(paths.run_dir) as host:
-        orphans = await host.orphans()
+    async with local_agent_for_now(paths.run_dir) as agent:
+        orphans = await agent.orphans()
         names = {orphan.name for orphan in orphans}
         # Each is tried, though another one does not end.
-        ends = await asyncio.gather(*map(host.stop, names), return_exceptions=True)
+        ends = await asyncio.gather(*map(agent.stop, names), return_exceptions=True)
     for end in ends:
         if isinstance(end, BaseException):
             raise end

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from backends.errors import EngineError, HostError, PeerUnreachable
+from backends.errors import EngineError, MachineError, PeerUnreachable
 from backends.machine_names import LOCAL
 from backends.paths import Paths
 from backends.printable import last_line
@@ -245,7 +245,7 @@ async def _run(
         )
     except PeerUnreachable:
         raise
-    except HostError as error:
+    except MachineError as error:
         raise EngineError(
             f"Cannot run {argv[0]}: {error.what}",
             f"Is it built for this machine? {_remedy(host)}",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from backends.errors import DllmError, EngineError, HostError
+from backends.errors import DllmError, EngineError, MachineError
 from backends.units import format_bytes
 
 ROOM = "Free some, or set XDG_CACHE_HOME to a larger disk; the same command resumes."
@@ -34,20 +34,20 @@ def disk_errors(where: Path, doing: Callable[[], str]) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise no_space(where, doing()) from error
-        raise HostError(
+        raise MachineError(
             f"Cannot write to {error.filename or where} ({error.strerror or error})",
             "Set XDG_CACHE_HOME to a directory you can write to.",
         ) from error
 
 
-def no_space(where: Path, doing: str) -> HostError:
-    return HostError(f"The disk of {where} became full while {doing}", ROOM)
+def no_space(where: Path, doing: str) -> MachineError:
+    return MachineError(f"The disk of {where} became full while {doing}", ROOM)
 
 
 def require_build_room(where: Path, need_bytes: int) -> None:
     free_bytes = shutil.disk_usage(where).free
     if free_bytes < need_bytes:
-        raise HostError(
+        raise MachineError(
             f"The disk of {where} has {format_bytes(free_bytes)} free, and a build "
             f"takes {format_bytes(need_bytes)}",
             ROOM,

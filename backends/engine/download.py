@@ -30,7 +30,7 @@ from backends.engine.releases import (
     find_release,
     url_of,
 )
-from backends.errors import DllmError, EngineError, HostError, UsageError
+from backends.errors import DllmError, EngineError, MachineError, UsageError
 from backends.paths import Paths
 from backends.printable import last_line, printable
 from backends.questions import Asked
@@ -63,7 +63,7 @@ async def get_engine(
             release, paths, host, progress=progress, accelerator=accelerator
         )
     except DllmError as error:
-        if version is not None or isinstance(error, UsageError | HostError):
+        if version is not None or isinstance(error, UsageError | MachineError):
             raise
         why = f"{error.what}: building llama.cpp from source instead."
         progress(EngineProgress(stage=EngineStage.WAIT, text=why))
@@ -190,8 +190,8 @@ async def _download(
                         size_bytes=size_bytes,
                     )
                 )
-    except HostError as error:
-        raise HostError(error.what, ROOM) from error
+    except MachineError as error:
+        raise MachineError(error.what, ROOM) from error
     except DllmError as error:
         hint = "Check the network, HTTPS_PROXY and DLLM_ENGINE_URL, then repeat it."
         raise EngineError(error.what, hint) from error
@@ -234,7 +234,7 @@ async def _try(host: Asked, release: Release, folder: Path) -> str:
         argv = (str(folder / install.SERVER), option)
         try:
             done = await host.run(argv, env=ask.NO_GPU, timeout_s=ask.ANSWER_S)
-        except HostError as error:
+        except MachineError as error:
             if "No such file" in error.what:
                 raise cannot("it is for another C library") from error
             raise cannot(error.what) from error

@@ -1,7 +1,7 @@
 """Asking llama.cpp itself what memory a plan takes, loading nothing.
 
 ``llama-fit-params --fit-print on`` prints its bytes per device. Its workers are spoken
-for by ``dllm-relay paper``: no real worker is asked, and none need run.
+for by ``dllm-relay stub``: no real worker is asked, and none need run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def stub_worker(
     """A stub worker with these devices; yields its port on our loopback."""
     devices = [f"{name}:{STUB_BYTES}" for name in names or ["CPU"]]
     options = [part for device in devices for part in ("--device", device)]
-    argv = (relay, "paper", *options, "--protocol", rpc_protocol)
+    argv = (relay, "stub", *options, "--protocol", rpc_protocol)
     try:
         child = await asyncio.create_subprocess_exec(
             *argv,

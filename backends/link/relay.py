@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.link.meter import LinkMeter, Outcomes
 from backends.link.transport import LinkRoute
 from backends.link.wire import LINE_BYTES_MAX, parse
@@ -189,7 +189,7 @@ class RelayReader:
 
     async def set_lab(self, lab: Lab | None) -> None:
         if self._writer is None:
-            raise HostError(
+            raise MachineError(
                 f"The relay of {self.meter.link.worker} does not answer",
                 "The lab needs a running cluster with relays.",
             )
@@ -221,7 +221,7 @@ async def put_lab(worker: str, stats: Path, lab: Lab) -> None:
                 if await _took_lab(stats, lab):
                     return
                 await asyncio.sleep(AGAIN_S)
-    raise HostError(
+    raise MachineError(
         f"The relay of {worker} took no lab within {ANSWER_S:g} s",
         f"dllm-tui logs {relay_name(worker)} shows why. Then launch again.",
     )

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backends.errors import DllmError, HostError, PeerUnreachable
+from backends.errors import DllmError, MachineError, PeerUnreachable
 from backends.machines.agent_channel import (
     AgentProcess,
     Channel,
@@ -158,7 +158,7 @@ class Meta(Value, frozen=True, kw_only=True):
 def checked_name(name: str) -> str:
     """The name itself, if a process can have it: ``cluster/name`` or ``name``."""
     if not _NAME.fullmatch(name):
-        raise HostError(f"{name!r} cannot be the name of a process")
+        raise MachineError(f"{name!r} cannot be the name of a process")
     return name
 
 
@@ -362,7 +362,7 @@ class AgentSession:
         except BaseException as error:
             await channel.close()
             if isinstance(error, Refused):
-                raise HostError(f"{error} on {self.name}") from error
+                raise MachineError(f"{error} on {self.name}") from error
             raise
         records = converted(answer.get("records"), tuple[AgentProcess, ...]) or ()
         seen = {one.name: record_of(one) for one in records}
@@ -427,7 +427,7 @@ class AgentSession:
         )
         record = self._one(answer)
         if record is None:
-            raise HostError(f"{spec.name} did not start on {self.name}: it is gone")
+            raise MachineError(f"{spec.name} did not start on {self.name}: it is gone")
         seen = self._seen.get(spec.name)
         if seen is None or seen.incarnation != record.incarnation:
             # The news of it may come late, after a stop of everything that is seen.
@@ -628,7 +628,7 @@ class AgentSession:
         """The files below some folders there whose names end like that, by path.
 
         Raises:
-            HostError: there are too many to list, and the ``whole`` list is wanted.
+            MachineError: there are too many to list, and the ``whole`` list is wanted.
         """
         answer = await self._errand(
             "find",
@@ -640,7 +640,7 @@ class AgentSession:
         )
         if whole and answer.get("complete") is not True:
             where = printable(folders[0])
-            raise HostError(f"{self.name} has too many files in {where} to list")
+            raise MachineError(f"{self.name} has too many files in {where} to list")
         return list(self._part(answer.get("files"), tuple[FoundFile, ...]))
 
     async def identity(self, path: str) -> str:
@@ -709,7 +709,7 @@ class AgentSession:
     async def _require(self, feature: str) -> None:
         await self.connect()
         if feature not in self.features:
-            raise HostError(
+            raise MachineError(
                 f"The helper on {self.name} is too old for that",
                 f"Install it anew: dllm-tui peers setup {self.name}.",
             )
@@ -734,12 +734,12 @@ class AgentSession:
         try:
             return base64.b64decode(self._part(answer.get("data"), str), validate=True)
         except (binascii.Error, ValueError) as error:
-            raise HostError(f"{self.name} gave an answer without sense") from error
+            raise MachineError(f"{self.name} gave an answer without sense") from error
 
     def _part(self, value: object, kind: type[T]) -> T:
         found = converted(value, kind)
         if found is None:
-            raise HostError(f"{self.name} gave an answer without sense")
+            raise MachineError(f"{self.name} gave an answer without sense")
         return found
 
     async def _sliced(
@@ -768,7 +768,7 @@ async def _renewed(channel: Channel, lease_s: float) -> None:
         except Refused:
             # One of an earlier release lives as long as its connection.
             return
-        except HostError:
+        except MachineError:
             # Silence, or the end of the channel; the way may come back in time.
             pass
         await asyncio.sleep(lease_s / RENEWALS)

@@ -1,4 +1,4 @@
-"""The stream to ``dllm-relay host``: requests, answers and news, line by line."""
+"""The stream to ``dllm-relay agent``: requests, answers and news, line by line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from backends.errors import HostError, PeerUnreachable
+from backends.errors import MachineError, PeerUnreachable
 from backends.state import NOT_JSON, Value
 from backends.tasks import end_tasks
 
@@ -112,7 +112,7 @@ class Lines:
 
 HELLO_TIMEOUT_S = 15.0
 _CHUNK_BYTES = 64 << 10
-_HELLO = "dllm-relay host"
+_HELLO = "dllm-relay agent"
 _TOO_LONG = "Argument list too long"
 
 
@@ -155,7 +155,7 @@ class Channel:
                 rest = await self._find_hello()
         except TimeoutError as error:
             await self.close()
-            raise HostError(
+            raise MachineError(
                 f"The helper dllm-relay on {self._name} said nothing within "
                 f"{HELLO_TIMEOUT_S:g} s",
                 "The machine may be overloaded; try again.",
@@ -186,7 +186,7 @@ class Channel:
                 await self._send(line)
                 return self._result(await answer)
         except TimeoutError as error:
-            raise HostError(
+            raise MachineError(
                 f"{self._name} did not answer within {within_s:g} s ({verb})",
                 "The machine may be overloaded or cut off; try again.",
             ) from error
@@ -208,7 +208,7 @@ class Channel:
                     return b"\n".join([*lines[number + 1 :], rest])
             text = rest[-BANNER_BYTES_MAX:]
         said = self._stream.last_words()
-        raise HostError(
+        raise MachineError(
             f"The helper dllm-relay on {self._name} does not run"
             + (f": {said}" if said else ""),
             "Install it anew, in the version of this machine.",
@@ -219,7 +219,7 @@ class Channel:
         if hello is None or hello.hello != _HELLO:
             return False
         if hello.protocol != PROTOCOL:
-            raise HostError(
+            raise MachineError(
                 f"The helper dllm-relay on {self._name} is of version {hello.version}, "
                 "which this one does not understand",
                 "Install the same version on both machines.",
@@ -282,20 +282,22 @@ class Channel:
         )
 
 
-def error_of(complaint: Complaint, name: str, host: str) -> HostError:
+def error_of(complaint: Complaint, name: str, host: str) -> MachineError:
     pids = ", ".join(map(str, sorted(complaint.pids)))
     match complaint.kind:
         case "not_started":
-            return HostError(f"{name} did not start on {host}: {complaint.message}")
+            return MachineError(f"{name} did not start on {host}: {complaint.message}")
         case "still_runs":
             detail = f" (pid {pids})" if pids else ""
-            return HostError(f"{name} still runs on {host}{detail}", "Stop it first.")
+            return MachineError(
+                f"{name} still runs on {host}{detail}", "Stop it first."
+            )
         case "outlived":
-            return HostError(
+            return MachineError(
                 f"{name} outlived SIGKILL (pid {pids})",
                 "It may wait for a disk or belong to another user; look at it with ps.",
             )
         case "unknown":
-            return HostError(complaint.message)
+            return MachineError(complaint.message)
         case _:
-            return HostError(f"{complaint.message} on {host}")
+            return MachineError(f"{complaint.message} on {host}")

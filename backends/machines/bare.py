@@ -18,7 +18,7 @@ from backends.direct_address import PORT_MAX
 from backends.engine.ask import list_devices
 from backends.errors import (
     DllmError,
-    HostError,
+    MachineError,
     PeerUnreachable,
     ProcessFailed,
     UsageError,
@@ -113,7 +113,7 @@ class BarePeer:
             self._relay = await AskingRelay.start(self.peer.name, self._endpoint)
         try:
             found = await list_devices(
-                self._readers.host,
+                self._readers.agent,
                 engine.info,
                 self._relay.address,
                 timeout_s=ASK_TIMEOUT_S,
@@ -124,8 +124,8 @@ class BarePeer:
         rpc = [device for device in found if device.name.startswith("RPC")]
         return tuple(self._device(device, len(rpc)) for device in rpc)
 
-    def _silent(self, rpc_protocol: str) -> HostError:
-        return HostError(
+    def _silent(self, rpc_protocol: str) -> MachineError:
+        return MachineError(
             f"{self.peer.address} takes connections but does not answer as an "
             f"rpc-server of RPC {rpc_protocol}",
             "Another client may hold it, or its version differs.",
@@ -250,7 +250,7 @@ class AskingRelay:
         try:
             line = await process.stdout.readline()
             if not line:
-                raise HostError(f"The relay to {name} did not start")
+                raise MachineError(f"The relay to {name} did not start")
             relay.address = f"127.0.0.1:{json.loads(line)['port']}"
         except BaseException:
             await relay.end()

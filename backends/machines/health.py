@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.agent import AgentSession
 from backends.machines.facts import device_of
 from backends.machines.keep_awake import holds_awake
@@ -97,21 +97,21 @@ true
 Readings = dict[str, list[list[str]]]
 
 
-async def read_health(host: AgentSession, *, quiet: bool = False) -> MachineHealth:
+async def read_health(agent: AgentSession, *, quiet: bool = False) -> MachineHealth:
     """Read one machine by its agent, within seconds; ``quiet`` keeps no core busy."""
     before = time.time()
-    told = await host.machine()
+    told = await agent.machine()
     half_s = (time.time() - before) / 2
     script = _DARWIN if told.os == "Darwin" else _LINUX
     spin = "0" if quiet else f"{SPIN_MS}"
-    done = await host.run(["sh", "-c", script, "sh", spin], timeout_s=READ_S)
+    done = await agent.run(["sh", "-c", script, "sh", spin], timeout_s=READ_S)
     if done.timed_out:
-        raise HostError(f"{host.name} did not tell its state within {READ_S:g} s")
+        raise MachineError(f"{agent.name} did not tell its state within {READ_S:g} s")
     found = parsed(done.stdout)
-    cpu = device_of(told.memory, host.name)
+    cpu = device_of(told.memory, agent.name)
     total_kib, free_kib = _numbers(found, "disk", 2)
     return MachineHealth(
-        machine=host.name,
+        machine=agent.name,
         os=told.os,
         clock_offset_s=told.time - (before + half_s),
         disk_free_bytes=int(free_kib) << 10 or told.disk_free_bytes,
@@ -123,7 +123,7 @@ async def read_health(host: AgentSession, *, quiet: bool = False) -> MachineHeal
         hottest_c=max(_by_name(found, "heat").values(), default=None),
         sleeps=tuple(_sleeps(found)),
         stays_awake=any(
-            one.alive and holds_awake(one.name.rpartition("/")[2]) for one in host.seen
+            one.alive and holds_awake(one.name.rpartition("/")[2]) for one in agent.seen
         ),
     )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 import msgspec
 
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, MachineError
 from backends.machines.ssh.lent import client_over
 from backends.mesh.acceptor import Acceptor
 from backends.mesh.connection_limits import StrangerLog
@@ -75,7 +75,7 @@ class Awaited:
     async def better(self, path: PeerPath | None) -> socket.socket:
         made = self._waiting
         if made is None or isinstance(made, QuicSocket):
-            raise HostError("It has not dialled by TCP")
+            raise MachineError("It has not dialled by TCP")
         return self._taken(made)
 
     def _taken(self, made: socket.socket) -> socket.socket:
@@ -129,7 +129,7 @@ class JoinListener:
         return one
 
     def forget(self, host_key: str) -> None:
-        with contextlib.suppress(HostError):
+        with contextlib.suppress(MachineError):
             self._awaited.pop(key_of_line(host_key).get_fingerprint(), None)
 
     def listen(self) -> None:
@@ -238,13 +238,13 @@ class JoinListener:
         except ValueError:
             hashed = ""
         if hashed not in self._invited:
-            raise HostError(
+            raise MachineError(
                 f"{self._name} does not know this token, or it was used already",
                 "Ask for another one.",
             )
         until, name = self._invited.pop(hashed)
         if until <= time.time():
-            raise HostError("This token has expired", "Ask for another one.")
+            raise MachineError("This token has expired", "Ask for another one.")
         return name
 
 
@@ -263,7 +263,7 @@ async def _hint(made: socket.socket) -> str:
         data = await loop.sock_recv(made, 1)
         line += data
         if not data or len(line) > HINT_BYTES_MAX:
-            raise HostError("it does not speak as a worker")
+            raise MachineError("it does not speak as a worker")
     if not line.startswith(DIALLED):
-        raise HostError("it does not speak as a worker")
+        raise MachineError("it does not speak as a worker")
     return line.removeprefix(DIALLED).decode("ascii", "replace").strip()

@@ -39,20 +39,20 @@ def keep_awake_argv(os: str) -> tuple[str, ...]:
     return ("sh", "-c", _INHIBIT)
 
 
-async def hold_awake(host: AgentSession, name: str) -> None:
+async def hold_awake(agent: AgentSession, name: str) -> None:
     """Start it under its full name, unless it runs; what goes wrong is only logged."""
     try:
-        told = await host.machine()
+        told = await agent.machine()
         spec = ProcessSpec(
             name=name, role=ProcessRole.OTHER, argv=keep_awake_argv(told.os)
         )
-        record = await host.record(name)
+        record = await agent.record(name)
         if record is not None:
             runs = record.state is ProcessState.RUNNING
             if runs and record.digest == spec.digest:
                 return
-            await host.stop(name)
-            await host.remove(name)
-        await host.start(spec)
+            await agent.stop(name)
+            await agent.remove(name)
+        await agent.start(spec)
     except DllmError as error:
-        log.warning("%s is not held awake: %s", host.name, error)
+        log.warning("%s is not held awake: %s", agent.name, error)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import asyncssh
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.peer import SshPeer
 from backends.machines.shell import transfer_error
 from backends.machines.ssh.connection import ConnectionPhase
@@ -74,7 +74,7 @@ class LentPeer(SshPeer):
 
     def _is_busy(self) -> bool:
         works = (self._work, self._looking)
-        return self._host.is_asked or any(task and not task.done() for task in works)
+        return self._agent.is_asked or any(task and not task.done() for task in works)
 
     def _on_state(self, state: ConnectionState) -> None:
         super()._on_state(state)
@@ -133,13 +133,13 @@ class LentPeer(SshPeer):
         assert file.source is not None
         identity = await asyncio.to_thread(identity_of, file.source)
         if await sftp.exists(target):
-            if await self.host.identity(target) != identity:
-                raise HostError(f"Another file is {target} on {self.name} already")
+            if await self.agent.identity(target) != identity:
+                raise MachineError(f"Another file is {target} on {self.name} already")
             return
         half = f"{target}{PART}"
         await upload(sftp, file.source, half, meter)
-        if await self.host.identity(half) != identity:
-            raise HostError(
+        if await self.agent.identity(half) != identity:
+            raise MachineError(
                 f"{half} on {self.name} is not what was sent",
                 "Its owner may remove it; then repeat.",
             )
@@ -149,7 +149,7 @@ class LentPeer(SshPeer):
         self._not_ours("nothing of ours is installed there")
 
     def _not_ours(self, why: str) -> NoReturn:
-        raise HostError(f"{self.name} is lent by its owner: {why}")
+        raise MachineError(f"{self.name} is lent by its owner: {why}")
 
     async def _socket_folder(self, run_dir: str) -> str:
         return run_dir

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from backends.engine.ask import read_engine
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.agent import LOG_LIMIT_BYTES, AgentSession
 from backends.paths import Paths, relay_binary
 from backends.state import EngineInfo
@@ -64,7 +64,7 @@ class PipeStream:
             self._words = (self._words + data)[-_WORDS_BYTES_MAX:]
 
 
-def local_host(
+def local_agent(
     run_dir: Path,
     *,
     name: str = "local",
@@ -86,7 +86,7 @@ def local_host(
         program = str(relay or relay_binary())
         try:
             process = await asyncio.create_subprocess_exec(
-                *(program, "host", "--run-dir", directory),
+                *(program, "agent", "--run-dir", directory),
                 *(["--stop-at-end"] if stop_at_end else []),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -95,7 +95,7 @@ def local_host(
                 start_new_session=True,
             )
         except OSError as error:
-            raise HostError(f"{program} cannot be run ({error})") from error
+            raise MachineError(f"{program} cannot be run ({error})") from error
         return PipeStream(process)
 
     return AgentSession(name, start, restarts=True, log_limit_bytes=log_limit_bytes)
@@ -103,15 +103,15 @@ def local_host(
 
 async def describe_here(found: EngineInfo, paths: Paths) -> EngineInfo:
     """Describe an engine of this machine, by an agent for this one question."""
-    async with local_host_for_now(paths.run_dir) as host:
-        return (await read_engine(host, found, paths)).info
+    async with local_agent_for_now(paths.run_dir) as agent:
+        return (await read_engine(agent, found, paths)).info
 
 
 @contextlib.asynccontextmanager
-async def local_host_for_now(run_dir: Path) -> AsyncIterator[AgentSession]:
+async def local_agent_for_now(run_dir: Path) -> AsyncIterator[AgentSession]:
     """The machine we run on, for a question or two."""
-    host = local_host(run_dir)
+    agent = local_agent(run_dir)
     try:
-        yield host
+        yield agent
     finally:
-        await host.close()
+        await agent.close()

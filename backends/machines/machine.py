@@ -47,7 +47,7 @@ class Machine(Protocol):
     def transport(self) -> Transport: ...
 
     @property
-    def host(self) -> AgentSession: ...
+    def agent(self) -> AgentSession: ...
 
     async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine: ...
 
@@ -89,14 +89,14 @@ class LocalMachine:
 
     def __init__(
         self,
-        host: AgentSession,
+        agent: AgentSession,
         readers: Readers,
         relay_socket: Callable[[str], Path],
         models: Callable[[], Iterable[ModelFile]],
     ) -> None:
         self.name = LOCAL
         self.transport = Transport.LOCAL
-        self.host = host
+        self.agent = agent
         self._readers = readers
         self._relay_socket = relay_socket
         self._models = models

@@ -21,7 +21,7 @@ from backends.errors import (
     ControllerError,
     DllmError,
     EngineError,
-    HostError,
+    MachineError,
     ModelError,
     NeedsAnswer,
     PeerUnreachable,
@@ -76,7 +76,7 @@ ANY_USER = "any user of {machine} can reach the worker"
 
 # Where a user's files go, by the XDG rules, on any Unix; nothing is made there yet.
 _AGENT_LINE = (
-    'exec "$1" host --run-dir "${XDG_STATE_HOME:-$HOME/.local/state}/dllm-tui/run/$2"'
+    'exec "$1" agent --run-dir "${XDG_STATE_HOME:-$HOME/.local/state}/dllm-tui/run/$2"'
 )
 _MAKE_FOLDER = 'umask 077; mkdir -p -- "$1"'
 # Others may write to /tmp too: a folder there is ours alone, or none of ours.
@@ -138,7 +138,7 @@ class SshPeer:
         self._relay = ""
         self._greeted: Greeting | None = None
         # The same one for every agent: others listen to what it tells.
-        self._host = AgentSession(
+        self._agent = AgentSession(
             name, self._open_agent, restarts=True, lease_s=LEASE_S
         )
         self._sockets = ""
@@ -316,7 +316,7 @@ class SshPeer:
             first = not self._ready.is_set()
             if first and facts.relay_version:
                 await self._settle(self)
-        except HostError as error:
+        except MachineError as error:
             if self.connection.connected:
                 self._become(PeerState.FAILED, note=str(error))
             raise
@@ -341,7 +341,7 @@ class SshPeer:
             agent = await self.agent_at(facts.relay_path) if facts.relay_path else None
         except PeerUnreachable:
             raise
-        except HostError as error:
+        except MachineError as error:
             facts, agent = replace(facts, problems=(error.what,)), None
         if agent is None:
             await self.end_agent()
@@ -358,7 +358,7 @@ class SshPeer:
         if self._greeted is not self.connection.greeting:
             self._greeted = self.connection.greeting
             return self._greeted
-        agent = AgentShell(self._host, self.connection)
+        agent = AgentShell(self._agent, self.connection)
         return await greet(agent if self._relay else self.connection)
 
     async def _judged(self, facts: PeerFacts) -> tuple[PeerState, str]:
@@ -374,7 +374,7 @@ class SshPeer:
         """Install engine and helper; what may surprise about how, in one sentence."""
         await self._reach()
         engine = await self._readers.engine()
-        head = await self._readers.host.machine()
+        head = await self._readers.agent.machine()
         done = await self._at_work(
             provision(
                 self,
@@ -408,8 +408,8 @@ class SshPeer:
 
     async def clean(self) -> int:
         await self._reach()
-        host = self.host if self.facts.relay_version else None
-        freed = await self._at_work(clean(self.connection, host))
+        agent = self.agent if self.facts.relay_version else None
+        freed = await self._at_work(clean(self.connection, agent))
         await self._look_anew()
         return freed
 
@@ -463,16 +463,16 @@ class SshPeer:
             await self.end_agent()
             self._relay = helper
         try:
-            await self._host.connect()
-            self._sockets = await self._socket_folder(self._host.run_dir)
+            await self._agent.connect()
+            self._sockets = await self._socket_folder(self._agent.run_dir)
         except PeerUnreachable:
             raise
-        except HostError as error:
+        except MachineError as error:
             if not self.connection.connected:
                 raise self._gone() from error
             await self.end_agent()
             raise
-        return self._host
+        return self._agent
 
     async def _open_agent(self) -> HeldSession:
         if not self.connection.connected:
@@ -481,14 +481,14 @@ class SshPeer:
 
     async def end_agent(self) -> None:
         self._relay = ""
-        await self._host.close()
+        await self._agent.close()
 
     @property
-    def host(self) -> AgentSession:
+    def agent(self) -> AgentSession:
         if not self.connection.connected:
             raise self._gone()
         self.relay_program()
-        return self._host
+        return self._agent
 
     def _gone(self) -> PeerUnreachable:
         why = self.connection.lost
@@ -520,12 +520,12 @@ class SshPeer:
                 f"{path} is on {peer}, and {self.name} has no copy of it",
                 f"Make {peer} the head (--head {peer}).",
             )
-        part, host = Path(model.path), self.host
+        part, agent = Path(model.path), self.agent
         wanted = await asyncio.to_thread(identity_of, part)
         for found in self.facts.models:
             same_size = found.size_bytes == model.size_bytes
             # Asked anew: it may have changed since it was found.
-            if same_size and await host.identity(found.path) == wanted:
+            if same_size and await agent.identity(found.path) == wanted:
                 return found.path
         raise ModelError(
             f"{self.name} has no copy of {part.name}{self.searched}",
@@ -560,7 +560,7 @@ class SshPeer:
 
     def relay_program(self) -> str:
         if not self._relay:
-            raise HostError(
+            raise MachineError(
                 f"The helper program dllm-relay is not on {self.name}",
                 f"Install it: dllm-tui peers setup {self.name}.",
             )
@@ -569,7 +569,7 @@ class SshPeer:
     async def direct_address(self) -> DirectAddress:
         if self._data not in (None, AUTO):
             return place_of(self._data, "")
-        told = await self.host.machine()
+        told = await self.agent.machine()
         return place_of(AUTO, told.variables.get("SSH_CONNECTION", ""))
 
     def relay_stats(self, worker: str) -> str:
@@ -612,7 +612,7 @@ class SshPeer:
                 return await self._socket_back(way, spec)
             except PeerUnreachable:
                 raise
-            except HostError as error:
+            except MachineError as error:
                 log.warning("%s: %s", self.name, error)
                 note = f"The sshd of {self.name} makes no Unix sockets: "
         tunnel = await self.connection.forward_back(way)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import asyncssh
 
-from backends.errors import HostError, ModelError, UsageError
+from backends.errors import MachineError, ModelError, UsageError
 from backends.machines.provisioning import SPARE_BYTES
 from backends.machines.shell import (
     Shell,
@@ -248,7 +248,7 @@ class FromPeer(_Stream):
                         return
                     at, length = at + len(chunk), length - len(chunk)
                     yield chunk
-        except (asyncssh.Error, OSError, HostError) as error:
+        except (asyncssh.Error, OSError, MachineError) as error:
             raise WayEnded(f"{self.label}: {error}") from error
 
 
@@ -648,7 +648,7 @@ class _Delivery:
             self.rates[way.label] = came / max(time.monotonic() - began, 1e-3)
         self.ways.sort(key=lambda way: -self.rates.get(way.label, 0.0))
 
-    _no_way: HostError | ModelError = ModelError("There is no way to the model")
+    _no_way: MachineError | ModelError = ModelError("There is no way to the model")
 
     @contextlib.asynccontextmanager
     async def _files(self) -> AsyncGenerator[asyncssh.SFTPClient, None]:

@@ -25,7 +25,7 @@ from backends.config import PeerConfig, check_peer_name, drop_peer, put_peer
 from backends.errors import (
     ControllerError,
     DllmError,
-    HostError,
+    MachineError,
     NeedsAnswer,
     PeerUnreachable,
     UsageError,
@@ -442,18 +442,18 @@ class Peers:
 
     def known(self, name: str) -> KnownPeer:
         if name not in self._known:
-            raise HostError(*unknown_peer(name, self._known))
+            raise MachineError(*unknown_peer(name, self._known))
         return self._known[name]
 
     def ssh(self, name: str) -> SshPeer:
         known = self.known(name)
         if isinstance(known, BarePeer):
-            raise HostError(
+            raise MachineError(
                 f"{name} is a bare rpc-server: nothing can be done there but use it",
                 "Add the machine by its SSH name for more.",
             )
         return known
 
 
-def _over() -> HostError:
-    return HostError("This pairing is over", "Begin again.")
+def _over() -> MachineError:
+    return MachineError("This pairing is over", "Begin again.")

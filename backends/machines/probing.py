@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from backends.engine.ask import Engine, list_devices, read_engine
 from backends.engine.install import MANIFEST, SERVER, WORKER_NAMES
 from backends.engine.versions import protocols_match
-from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
+from backends.errors import EngineError, MachineError, ModelError, PeerUnreachable
 from backends.machines.agent import AgentSession
 from backends.machines.facts import MachineInfo, device_of
 from backends.machines.parcels import MARKER
@@ -64,7 +64,7 @@ class _Manifest(Value, frozen=True, kw_only=True):
 
 
 async def find_engines(
-    host: Asked, told: MachineInfo, configured: str | None
+    agent: Asked, told: MachineInfo, configured: str | None
 ) -> list[EngineInfo]:
     """The engines of a machine, the preferred first; none is started.
 
@@ -74,22 +74,22 @@ async def find_engines(
     own = [_expanded(configured, home)] if configured else []
     path = [*told.variables.get("PATH", "").split(":"), *_PLACES]
     on_path = [_expanded(folder, home) for folder in path]
-    servers = await host.find([f for f in on_path if f[:1] == "/"], suffix=SERVER)
+    servers = await agent.find([f for f in on_path if f[:1] == "/"], suffix=SERVER)
     seen = {file.path.rpartition("/")[0] for file in servers}
     first = [folder for folder in on_path if folder in seen][:1]
     cached = f"{told.cache}/engines"
     programs: dict[str, set[str]] = defaultdict(set)
     here = [*own, *(f"{folder}/bin" for folder in own)]
     for files in await asyncio.gather(
-        host.find([cached], depth=2),
-        host.find(here, suffix="-server"),
-        host.find(first, suffix="-server"),
+        agent.find([cached], depth=2),
+        agent.find(here, suffix="-server"),
+        agent.find(first, suffix="-server"),
     ):
         for file in files:
             folder, _, name = file.path.rpartition("/")
             programs[folder].add(name)
     ours = [folder for folder in programs if folder.startswith(f"{cached}/")]
-    made = await asyncio.gather(*(_manifest(host, f, programs[f]) for f in ours))
+    made = await asyncio.gather(*(_manifest(agent, f, programs[f]) for f in ours))
     manifests = dict(zip(ours, made, strict=True))
     ours.sort(key=lambda folder: -manifests[folder].built_at)
     found: dict[str, EngineInfo] = {}
@@ -115,10 +115,10 @@ async def find_engines(
     return list(found.values())[:ENGINES_MAX]
 
 
-async def _manifest(host: Asked, folder: str, names: set[str]) -> _Manifest:
+async def _manifest(agent: Asked, folder: str, names: set[str]) -> _Manifest:
     with contextlib.suppress(*NOT_JSON):
         if MANIFEST in names:
-            text = await host.read(f"{folder}/{MANIFEST}")
+            text = await agent.read(f"{folder}/{MANIFEST}")
             return msgspec.json.decode(text, type=_Manifest)
     return _Manifest()
 
@@ -142,7 +142,7 @@ async def bandwidth_mb_s(shell: Connection) -> float | None:
         times.append(time.monotonic())
         sizes.append(n_bytes)
 
-    with contextlib.suppress(TimeoutError, HostError):
+    with contextlib.suppress(TimeoutError, MachineError):
         async with asyncio.timeout(BANDWIDTH_S):
             await shell.noise(listen)
     if len(times) < 2 or times[-1] <= times[0]:
@@ -188,7 +188,7 @@ class Prober:
         """The only folders that its owner lets us search; None: all are ours."""
 
     async def look(
-        self, host: AgentSession, known: PeerFacts, *, light: bool
+        self, agent: AgentSession, known: PeerFacts, *, light: bool
     ) -> tuple[PeerFacts, tuple[Engine, ...]]:
         """Ask the agent for each thing not known yet; the facts and the engines.
 
@@ -199,24 +199,24 @@ class Prober:
         """
         started, at = time.monotonic(), time.time()
         rtt = await rtt_ms(self._connection)
-        told = await host.machine()
+        told = await agent.machine()
         ahead_s = told.time - (time.time() - rtt / 2000)
-        found = await find_engines(host, told, self._config.engine)
-        engines, problems = await self._engines(host, found, light)
+        found = await find_engines(agent, told, self._config.engine)
+        engines, problems = await self._engines(agent, found, light)
         home = Path(told.variables.get("HOME", "/"))
         folders = configured_folders(self._config.model_dirs, home, told.variables)
         if self.lent is not None:
             folders = tuple(Folder("models", Path(path)) for path in self.lent)
-        models, problem = await self._models(host, folders, known)
+        models, problem = await self._models(agent, folders, known)
         # Asking compilers for their versions takes a while.
         compiler, cmake = known.compiler, known.cmake
         if self._connection.builds and not (compiler and cmake):
-            tools = await tools_of(AgentShell(host, self._connection))
+            tools = await tools_of(AgentShell(agent, self._connection))
             compiler = tools["cxx"].text if "cxx" in tools else ""
             cmake = f"cmake {tools['cmake'].version}" if "cmake" in tools else ""
         measures = not light and not self._connection.flows
         speed = await bandwidth_mb_s(self._connection) if measures else None
-        cpu = device_of(told.memory, host.name)
+        cpu = device_of(told.memory, agent.name)
         facts = PeerFacts(
             at=at,
             os=told.os,
@@ -231,7 +231,7 @@ class Prober:
             devices=tuple(map(self._budgeted, (cpu, *self._devices))),
             disk_free_bytes=told.disk_free_bytes,
             engines=tuple(engine.info for engine in engines),
-            relay_version=host.version,
+            relay_version=agent.version,
             compiler=compiler,
             cmake=cmake,
             problems=(*problems, *filter(None, [problem])),
@@ -245,10 +245,10 @@ class Prober:
         return facts, engines
 
     async def _engines(
-        self, host: Asked, found: Sequence[EngineInfo], light: bool
+        self, agent: Asked, found: Sequence[EngineInfo], light: bool
     ) -> tuple[tuple[Engine, ...], list[str]]:
         """Split engines into those that run and problems; the first has its devices."""
-        asked = await asyncio.gather(*(self._engine(host, e, light) for e in found))
+        asked = await asyncio.gather(*(self._engine(agent, e, light) for e in found))
         problems = [problem for problem in asked if isinstance(problem, str)]
         engines = [engine for engine in asked if not isinstance(engine, str)]
         if not engines:
@@ -257,7 +257,7 @@ class Prober:
         first = engines[0].info
         if not light:
             try:
-                self._devices = await list_devices(host, first)
+                self._devices = await list_devices(agent, first)
             except EngineError as error:
                 problems.append(error.what)
         elif not self._devices:
@@ -266,10 +266,10 @@ class Prober:
         return (replace(engines[0], info=seen), *engines[1:]), problems
 
     async def _engine(
-        self, host: Asked, found: EngineInfo, light: bool
+        self, agent: Asked, found: EngineInfo, light: bool
     ) -> Engine | str:
         try:
-            return await read_engine(host, found, self._paths, light=light)
+            return await read_engine(agent, found, self._paths, light=light)
         except EngineError as error:
             return error.what
 
@@ -277,20 +277,20 @@ class Prober:
         return replace(device, budget_bytes=self._config.budget_bytes(device.name))
 
     async def _models(
-        self, host: Asked, folders: Iterable[Folder], known: PeerFacts
+        self, agent: Asked, folders: Iterable[Folder], known: PeerFacts
     ) -> tuple[tuple[ModelFile, ...], str]:
         """The models there, and what is wrong with any; where none can be listed, as
         they were.
         """
         try:
             async with asyncio.timeout(MODELS_S):
-                every = distinct(await search(host, folders))
+                every = distinct(await search(agent, folders))
                 whole = [each for each in every if each.size_bytes and not each.problem]
                 found, problem = _named(whole)
-                await self._identify(host, [each.files[0] for each in found])
+                await self._identify(agent, [each.files[0] for each in found])
         except PeerUnreachable:
             raise
-        except (HostError, TimeoutError) as error:
+        except (MachineError, TimeoutError) as error:
             why = f"Its models cannot be listed: {error or 'they take too long'}"
             return known.models, why
         models = (
@@ -305,14 +305,14 @@ class Prober:
         )
         return tuple(models), problem
 
-    async def _identify(self, host: Asked, files: Sequence[FoundFile]) -> None:
+    async def _identify(self, agent: Asked, files: Sequence[FoundFile]) -> None:
         until = time.monotonic() + IDENTITIES_S
         kept = {f: self._identities[f] for f in files if f in self._identities}
         self._identities = kept
         unread = [file for file in files if file not in kept]
         while unread and time.monotonic() < until:
             now, unread = unread[:IDENTITIES_AT_ONCE], unread[IDENTITIES_AT_ONCE:]
-            told = await asyncio.gather(*(_identity(host, file) for file in now))
+            told = await asyncio.gather(*(_identity(agent, file) for file in now))
             kept.update(zip(now, told, strict=True))
 
 
@@ -333,10 +333,10 @@ def _named(every: Iterable[ModelCandidate]) -> tuple[list[ModelCandidate], str]:
     return named, problem
 
 
-async def _identity(host: Asked, file: FoundFile) -> str:
+async def _identity(agent: Asked, file: FoundFile) -> str:
     try:
-        return await host.identity(file.path)
+        return await agent.identity(file.path)
     except PeerUnreachable:
         raise
-    except HostError:
+    except MachineError:
         return ""

@@ -29,7 +29,7 @@ from backends.engine.compiling import CMAKE_MIN, MEMORY_PER_JOB_BYTES, Toolchain
 from backends.engine.download import release_for_others, release_manifest
 from backends.engine.install import Manifest
 from backends.engine.releases import Archive, Release
-from backends.errors import DllmError, HostError, PeerUnreachable
+from backends.errors import DllmError, MachineError, PeerUnreachable
 from backends.machines import parcels
 from backends.machines.facts import MachineInfo, System
 from backends.machines.parcels import MARKER, Parcel
@@ -474,7 +474,7 @@ class _Job:
                 return await self.site.agent_at(self.helper)
             except PeerUnreachable:
                 raise
-            except HostError:
+            except MachineError:
                 self.say("dllm-relay does not run there: bringing it anew")
         # The agent that runs is the helper of before.
         await self.site.end_agent()
@@ -582,7 +582,7 @@ class _Job:
                 self.note = f"{archive.name} finds no GPU there that it can use"
         except DoesNotRun as error:
             return error.what
-        except HostError:
+        except MachineError:
             raise
         except DllmError as error:
             return error.what
@@ -647,7 +647,7 @@ class _Job:
             told = await agent.run((f"{folder}/{install.SERVER}", "--version"))
         except PeerUnreachable:
             raise
-        except HostError:
+        except MachineError:
             return ""
         return parse_version(told.text) if told.code == 0 else ""
 
@@ -657,7 +657,7 @@ class _Job:
             return msgspec.json.decode(text, type=install.Manifest).flags
         except PeerUnreachable:
             raise
-        except (HostError, *NOT_JSON):
+        except (MachineError, *NOT_JSON):
             return ()
 
     async def _choose(self, tools: dict[str, Tool]) -> AcceleratorChoice:
@@ -772,20 +772,20 @@ _CLEAN_S = 120.0
 _BUSY = 75
 
 
-async def clean(shell: Shell, host: AgentSession | None = None) -> int:
+async def clean(shell: Shell, agent: AgentSession | None = None) -> int:
     """Remove our engines, relays, builds, half uploads and dead process directories.
 
-    ``host`` tells of the processes there; None where no helper is installed.
+    ``agent`` tells of the processes there; None where no helper is installed.
 
     Engines that the peer's user built or installed stay: only what carries our mark
     goes. Returns the bytes that are free again.
     """
-    if host is not None:
-        records = await host.records()
+    if agent is not None:
+        records = await agent.records()
         if living := [f"{r.name} (pid {r.pid})" for r in records if r.alive]:
-            raise _busy(host.name, living)
+            raise _busy(agent.name, living)
         for record in records:
-            await host.remove(record.name)
+            await agent.remove(record.name)
     result = await shell.run(script("clean"), timeout_s=_CLEAN_S, check=False)
     told = rows(result.stdout)
     if result.code == _BUSY:

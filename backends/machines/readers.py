@@ -28,12 +28,12 @@ DEVICES_LAST_S = 10.0
 class Readers:
     """Reads configuration, engine and model headers.
 
-    Read below these directories; ``host`` is the machine we run on.
+    Read below these directories; ``agent`` is the machine we run on.
     """
 
-    def __init__(self, paths: Paths, host: AgentSession) -> None:
+    def __init__(self, paths: Paths, agent: AgentSession) -> None:
         self.paths = paths
-        self.host = host
+        self.agent = agent
         self.models = ModelCache()
         self._devices: dict[str, tuple[float, tuple[Device, ...]]] = {}
         self._settings: Config | None = None
@@ -85,7 +85,7 @@ class Readers:
         configured = wanted or self.settings().engine
         found = await asyncio.to_thread(find_engine, configured, self.paths)
         light = self.serves()
-        engine = await read_engine(self.host, found, self.paths, light=light)
+        engine = await read_engine(self.agent, found, self.paths, light=light)
         if not engine.info.devices:
             return engine
         devices = await self._devices_now(engine.info)
@@ -108,7 +108,7 @@ class Readers:
         at, known = self._devices.get(engine.server_path, (-math.inf, ()))
         if self.serves() or time.monotonic() - at < DEVICES_LAST_S:
             return known or engine.devices
-        now = await list_devices(self.host, engine)
+        now = await list_devices(self.agent, engine)
         self._devices[engine.server_path] = (time.monotonic(), now)
         return now
 

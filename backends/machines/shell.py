@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import asyncssh
 
 from backends.engine import compiling
-from backends.errors import HostError, PeerUnreachable
+from backends.errors import MachineError, PeerUnreachable
 from backends.machines.facts import System
 from backends.printable import last_line
 from backends.state import Value
@@ -90,7 +90,7 @@ class AgentShell:
         code = told.code if told.code is not None else 128 + (told.signal or 0)
         result = ShellResult(code=code, stdout=told.stdout, stderr=told.stderr)
         if told.timed_out or (check and code != 0):
-            raise HostError(f"A command on {self.name} failed: {why_ended(result)}")
+            raise MachineError(f"A command on {self.name} failed: {why_ended(result)}")
         if on_line is not None:
             for line in told.stdout.splitlines():
                 on_line(line)
@@ -215,18 +215,18 @@ async def lock(shell: Shell, name: str, doing: str) -> AsyncIterator[Greeting]:
         yield greeting_of("\n".join(said))
     finally:
         if held.done() and not held.cancelled() and not holding.done():
-            with contextlib.suppress(HostError):
+            with contextlib.suppress(MachineError):
                 await shell.run('rm -f "$@"', *held.result())
         holding.cancel()
-        with contextlib.suppress(asyncio.CancelledError, HostError):
+        with contextlib.suppress(asyncio.CancelledError, MachineError):
             await holding
 
 
 async def _refusal(
     shell: Shell, holding: asyncio.Future[ShellResult], doing: str
-) -> HostError:
+) -> MachineError:
     if not holding.done():
-        return HostError(f"{shell.name} did not answer within {_LOCK_S:g} s")
+        return MachineError(f"{shell.name} did not answer within {_LOCK_S:g} s")
     result = await holding
     if result.code == LOCKED_ELSEWHERE:
         return PeerBusy(
@@ -236,7 +236,7 @@ async def _refusal(
     return refusal(shell.name, result)
 
 
-class ProvisionError(HostError):
+class ProvisionError(MachineError):
     """Something could not be installed on a peer; carries the end of its output."""
 
 
@@ -271,7 +271,7 @@ def peer_full(
     return PeerFull(what, f"It needs {format_bytes(need_bytes)}: free some and repeat.")
 
 
-def transfer_error(peer: str, error: Exception) -> HostError:
+def transfer_error(peer: str, error: Exception) -> MachineError:
     """Explain a failed transfer: a broken connection, a refusal there, our disk."""
     if isinstance(error, asyncssh.SFTPNoConnection | asyncssh.SFTPConnectionLost):
         return PeerUnreachable(f"The connection to {peer} broke", _RESUMES)

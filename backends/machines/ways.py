@@ -85,13 +85,13 @@ async def way_between(
         if not place.address:
             return replace(way, why=place.why)
         for machine in (head, worker):
-            if PROBE not in machine.host.features:
-                await machine.host.connect()
-            if PROBE not in machine.host.features:
+            if PROBE not in machine.agent.features:
+                await machine.agent.connect()
+            if PROBE not in machine.agent.features:
                 return replace(
                     way, why=f"the helper on {machine.name} is too old to try"
                 )
-        port = place.port or await worker.host.free_port()
+        port = place.port or await worker.agent.free_port()
         return await _tried(way, head, worker, place.endpoint(port), rate=rate)
     except DllmError as error:
         return replace(way, why=error.what)
@@ -102,7 +102,7 @@ async def _tried(
 ) -> MeasuredWay:
     env = {TOKEN_VARIABLE: secrets.token_hex(TOKEN_BYTES)}
     listening = asyncio.ensure_future(
-        worker.host.run(
+        worker.agent.run(
             [worker.relay_program(), PROBE, "--listen", address],
             env=env,
             timeout_s=LISTEN_S,
@@ -110,7 +110,7 @@ async def _tried(
     )
     rate_ms = str(RATE_MS if rate else 0)
     try:
-        done = await head.host.run(
+        done = await head.agent.run(
             [head.relay_program(), PROBE, "--connect", address, "--rate-ms", rate_ms],
             env=env,
             timeout_s=CONNECT_S,

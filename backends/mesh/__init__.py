@@ -1,1 +1,1 @@
-"""Tenants this machine to consoles elsewhere, and being invited to do so."""
+"""Lends this machine to consoles elsewhere, and being invited to do so."""

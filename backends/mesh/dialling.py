@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import psutil
 
-from backends.errors import HostError, UsageError
+from backends.errors import MachineError, UsageError
 from backends.machines.ssh.authentication import dial
 from backends.mesh.token import place
 from backends.tasks import end_tasks, until_readable
@@ -58,7 +58,7 @@ class Dial(Protocol):
 
 async def no_other_way(*_: object) -> NoReturn:
     """For a dial that knows one way."""
-    raise HostError("There is no other way")
+    raise MachineError("There is no other way")
 
 
 class SocketPath(Protocol):
@@ -99,7 +99,7 @@ async def said(made: socket.socket, words: bytes) -> socket.socket:
         await asyncio.get_running_loop().sock_sendall(made, words)
     except OSError as error:
         made.close()
-        raise HostError("The connection broke at once") from error
+        raise MachineError("The connection broke at once") from error
     except BaseException:
         made.close()
         raise
@@ -118,7 +118,7 @@ async def sooner(first: Way, second: Way, head_start_s: float) -> socket.socket:
         taken = next(filter(_succeeded, tasks), None)
         if taken is None:
             why = ", and ".join(map(_why, tasks))
-            raise HostError(why, "Does its dllm-tui worker run?")
+            raise MachineError(why, "Does its dllm-tui worker run?")
         return taken.result()
     finally:
         await end_tasks(*tasks)
@@ -140,7 +140,7 @@ def _succeeded(task: asyncio.Future[socket.socket]) -> bool:
 
 def _why(task: asyncio.Future[socket.socket]) -> str:
     error = task.exception()
-    text = error.what if isinstance(error, HostError) else str(error)
+    text = error.what if isinstance(error, MachineError) else str(error)
     return text.rstrip(".")
 
 
@@ -158,7 +158,7 @@ async def greeted(made: socket.socket, label: str) -> socket.socket:
         raise
     if told != BANNER:
         made.close()
-        raise HostError(f"No worker answers at {label}")
+        raise MachineError(f"No worker answers at {label}")
     return made
 
 
@@ -174,7 +174,7 @@ async def dial_any(places: Sequence[str]) -> socket.socket:
             why = f"nobody answers within {DIAL_S:g} s"
         except OSError as error:
             why = error.strerror or str(error)
-    raise HostError(
+    raise MachineError(
         f"{' and '.join(places)} cannot be reached ({why})",
         "Is it switched on, on this network, and not behind a firewall?",
     )
@@ -191,7 +191,7 @@ def listening_at(address: str, port: int) -> socket.socket:
             (address, port), family=family, backlog=BACKLOG, dualstack_ipv6=dual
         )
     except OSError as error:
-        raise HostError(
+        raise MachineError(
             f"Cannot listen at {place(address, port)} ({error.strerror or error})",
             "Something else may listen there: name another port.",
         ) from error

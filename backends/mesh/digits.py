@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import asyncssh
 import msgspec
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.ssh.lent import client_over, reaching
 from backends.mesh.connection_limits import StrangerLog, counted_as
 from backends.mesh.dialling import dial_any
@@ -108,14 +108,14 @@ async def _heard(reader: Reader, kind: type[S]) -> S:
     try:
         return msgspec.json.decode(await read_line(reader), type=kind)
     except NOT_JSON as error:
-        raise HostError("The other side gave an answer without sense") from error
+        raise MachineError("The other side gave an answer without sense") from error
 
 
 def _nonce_in(text: str) -> bytes:
     with contextlib.suppress(ValueError):
         if len(nonce := bytes.fromhex(text)) == NONCE_BYTES:
             return nonce
-    raise HostError("The other side gave an answer without sense")
+    raise MachineError("The other side gave an answer without sense")
 
 
 # --- the worker ----------------------------------------------------------------------
@@ -156,7 +156,7 @@ class DigitsDesk:
                 asked = await _heard(reader, DigitsStep)
             name = shown_name(asked.name, name)
             if self._turn.locked():
-                raise HostError(
+                raise MachineError(
                     f"{self._name} is being paired with another console",
                     "Try again in a minute.",
                 )
@@ -171,8 +171,8 @@ class DigitsDesk:
                 await self._compared(one, reader)
             console = PairedConsole(name=name, key=keys[0], added_at=time.time())
             self._pairings.change(lambda found: with_console(found, console))
-        except (HostError, TimeoutError, ValueError) as error:
-            why = str(error) if isinstance(error, HostError) else "It went away."
+        except (MachineError, TimeoutError, ValueError) as error:
+            why = str(error) if isinstance(error, MachineError) else "It went away."
             self._tell_of_failure(f"{name} ({address}) was not paired: {why}")
             _say(writer, PairAnswer(problem=why))
         else:
@@ -185,7 +185,7 @@ class DigitsDesk:
         oldest = time.monotonic() - TRIES_S
         recent = [come_from for at, come_from in self._tries if at > oldest]
         if len(recent) == TRIES_MAX or recent.count(address) >= TRIES_OF_ONE_MAX:
-            raise HostError(
+            raise MachineError(
                 f"{self._name} was asked too often",
                 f"Use a token, or try again in {format_age(TRIES_S)}.",
             )
@@ -204,7 +204,7 @@ class DigitsDesk:
         console, worker = (raw_of(key_of_line(key)) for key in keys)
         promised = commitment(console, worker, revealed)
         if not hmac.compare_digest(promised.encode(), asked.commitment.encode()):
-            raise HostError("The console changed its nonce", "Begin again.")
+            raise MachineError("The console changed its nonce", "Begin again.")
         return digits_of(console, worker, revealed, nonce)
 
     async def _compared(self, asking: Asking, reader: Reader) -> None:
@@ -220,19 +220,19 @@ class DigitsDesk:
             while True:
                 now = self._pairings.read().asking
                 if now is None or time.time() > asking.expires_at:
-                    raise HostError(
+                    raise MachineError(
                         "Nobody compared the digits in time", "Begin again."
                     )
                 if now.differs:
-                    raise HostError(
+                    raise MachineError(
                         f"The owner of {self._name} sees other digits",
                         "Somebody may be in between: use a token.",
                     )
                 if now.accepted is False:
-                    raise HostError(f"The owner of {self._name} refused")
+                    raise MachineError(f"The owner of {self._name} refused")
                 if heard.done():
                     if not heard.result():
-                        raise HostError(f"{asking.name} refused, or went away")
+                        raise MachineError(f"{asking.name} refused, or went away")
                     if now.accepted:
                         return
                 await asyncio.sleep(POLL_S)
@@ -242,7 +242,7 @@ class DigitsDesk:
 
 
 async def _agrees(reader: Reader) -> bool:
-    with contextlib.suppress(HostError, ValueError, OSError, asyncssh.Error):
+    with contextlib.suppress(MachineError, ValueError, OSError, asyncssh.Error):
         return (await _heard(reader, DigitsStep)).agrees
     return False
 
@@ -275,7 +275,7 @@ class DigitsPairing:
         _say(self._process.stdin, DigitsStep(name=name, commitment=promised))
         told = await _heard(self._process.stdout, DigitsStep)
         if told.problem:
-            raise HostError(printable(told.problem))
+            raise MachineError(printable(told.problem))
         theirs = _nonce_in(told.nonce)
         _say(self._process.stdin, DigitsStep(nonce=nonce.hex()))
         self.name = shown_name(told.name, "worker")
@@ -294,11 +294,11 @@ class DigitsPairing:
             async with asyncio.timeout(COMPARE_S + STEP_S):
                 answer = await _heard(self._process.stdout, PairAnswer)
         except (TimeoutError, ValueError, OSError, asyncssh.Error) as error:
-            raise HostError(f"{self.name} went away", "Begin again.") from error
+            raise MachineError(f"{self.name} went away", "Begin again.") from error
         if answer.problem:
-            raise HostError(printable(answer.problem))
+            raise MachineError(printable(answer.problem))
         if not self._agreed:
-            raise HostError(f"{self.name} did not wait for you", "Begin again.")
+            raise MachineError(f"{self.name} did not wait for you", "Begin again.")
 
     def close(self) -> None:
         self._link.close()
@@ -309,7 +309,7 @@ async def begin_pairing(place: str, key_file: Path, name: str) -> DigitsPairing 
     key = await asyncio.to_thread(own_key, key_file)
     try:
         made = await dial_any([place])
-    except HostError:
+    except MachineError:
         return None
     async with reaching(place, place, STEP_S):
         if not await is_worker(made):
@@ -319,7 +319,7 @@ async def begin_pairing(place: str, key_file: Path, name: str) -> DigitsPairing 
             login = {"username": USER_BY_DIGITS, "client_keys": [key]}
             link = await client_over(made, None, **login)
         except asyncssh.PermissionDenied as error:
-            raise HostError(
+            raise MachineError(
                 f"The worker at {place} lets nobody in by digits now",
                 "Try again in a minute, or use a token of its owner.",
             ) from error

@@ -16,7 +16,7 @@ import time
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, MachineError
 from backends.mesh.dialling import dial_any
 from backends.mesh.messages import BANNER
 from backends.mesh.token import ADDRESSES_MAX, place
@@ -70,9 +70,9 @@ async def _responder_on(interfaces: Sequence[str] = ()) -> AsyncZeroconf:
     raise _no_multicast(failed) from failed
 
 
-def _no_multicast(error: Exception) -> HostError:
+def _no_multicast(error: Exception) -> MachineError:
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return HostError(f"This machine sends no multicast ({why})")
+    return MachineError(f"This machine sends no multicast ({why})")
 
 
 @contextlib.asynccontextmanager
@@ -143,7 +143,7 @@ class Browser:
         self._checked, self._found = {}, {}
         try:
             responder = await _responder_on()
-        except HostError as error:
+        except MachineError as error:
             self._problem = f"{error.what}: add a machine by its address or a token."
             return
         self._problem = ""

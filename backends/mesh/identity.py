@@ -11,7 +11,7 @@ from pathlib import Path
 
 import asyncssh
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.writing import write_private
 
 KIND = "ssh-ed25519"
@@ -27,16 +27,16 @@ def own_key(file: Path) -> asyncssh.SSHKey:
         require_private(file)
         return asyncssh.read_private_key(file)
     except (OSError, asyncssh.KeyImportError) as error:
-        raise HostError(
+        raise MachineError(
             f"The key {file} cannot be used ({error})",
             "Mend the file, or remove it: then all machines must be paired anew.",
         ) from error
 
 
 def require_private(file: Path) -> None:
-    """Raises: HostError: others can read a key."""
+    """Raises: MachineError: others can read a key."""
     if stat.S_IMODE(os.stat(file).st_mode) & _FOR_OTHERS:
-        raise HostError(
+        raise MachineError(
             f"Others can read the key {file}", f"Only you should: chmod 600 {file}."
         )
 
@@ -61,9 +61,9 @@ def key_of_line(line: str) -> asyncssh.SSHKey:
     try:
         key = asyncssh.import_public_key(line)
     except (ValueError, OverflowError) as error:
-        raise HostError(f"{line[:40]!r} is no public key") from error
+        raise MachineError(f"{line[:40]!r} is no public key") from error
     if key.algorithm != KIND.encode() or len(key.public_data) != 51:
-        raise HostError(f"{line[:40]!r} is no Ed25519 key")
+        raise MachineError(f"{line[:40]!r} is no Ed25519 key")
     return key
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from backends.errors import HostError, UsageError
+from backends.errors import MachineError, UsageError
 from backends.mesh.quic_place import QuicPlace
 from backends.mesh.token import secret_hash
 from backends.state import NOT_JSON, Value
@@ -110,7 +110,7 @@ class PairingFile:
         except FileNotFoundError:
             self._pairings, self._seen = Pairings(), (0, 0)
         except (OSError, *NOT_JSON) as error:
-            raise HostError(
+            raise MachineError(
                 f"The paired consoles in {self.path} cannot be read ({error})",
                 "Mend the file, or remove it: then all must be paired anew.",
             ) from error
@@ -128,7 +128,7 @@ class PairingFile:
                 write_private(self.path, msgspec.json.encode(after))
             return after
         except OSError as error:
-            raise HostError(
+            raise MachineError(
                 f"{self.path} cannot be written ({error.strerror})",
                 "Is the disk full, or its folder not yours?",
             ) from error
@@ -141,7 +141,7 @@ class PairingFile:
         held = os.open(self.path.with_suffix(".held"), os.O_RDWR | os.O_CREAT, 0o600)
         if not try_lock(held):
             os.close(held)
-            raise HostError(
+            raise MachineError(
                 f"This machine is lent already, by process {self.read().pid}",
                 "End that first; dllm-tui worker invite makes tokens for it.",
             )
@@ -152,7 +152,7 @@ class PairingFile:
         """True while a program lends this machine."""
         try:
             os.close(self.hold())
-        except HostError:
+        except MachineError:
             return True
         return False
 
@@ -189,7 +189,7 @@ class PairingFile:
         def changed(pairings: Pairings) -> Pairings:
             one = pairings.asking
             if one is None or one.accepted is not None or one.expires_at < time.time():
-                raise HostError(
+                raise MachineError(
                     "No console asks to be paired now",
                     "Begin there: dllm-tui peers add HOST:PORT.",
                 )
@@ -202,7 +202,7 @@ class PairingFile:
         decided = self.change(changed).asking
         assert decided is not None
         if decided.differs:
-            raise HostError(
+            raise MachineError(
                 f"The digits here are others: {decided.name} was refused",
                 "Somebody may be in between: begin again, or use a token.",
             )
@@ -244,11 +244,11 @@ def usable(pairings: Pairings, secret: bytes) -> Invitation:
     """The open invitation of a secret."""
     found = pairings.invited(secret)
     if found is None:
-        raise HostError("This token is not known there", "Ask for another one.")
+        raise MachineError("This token is not known there", "Ask for another one.")
     if found.used:
-        raise HostError("This token was used already", "Ask for another one.")
+        raise MachineError("This token was used already", "Ask for another one.")
     if found.expires_at <= time.time():
-        raise HostError("This token has expired", "Ask for another one.")
+        raise MachineError("This token has expired", "Ask for another one.")
     return found
 
 
@@ -256,7 +256,7 @@ def with_console(pairings: Pairings, console: PairedConsole) -> Pairings:
     """The pairings with one console more; an older entry of its key goes."""
     others = tuple(one for one in pairings.consoles if one.key != console.key)
     if len(others) >= CONSOLES_MAX:
-        raise HostError(f"{CONSOLES_MAX} consoles are paired with it: no more fit")
+        raise MachineError(f"{CONSOLES_MAX} consoles are paired with it: no more fit")
     taken = {one.name for one in others}
     numbered = (f"{console.name}-{number}" for number in range(2, CONSOLES_MAX + 3))
     free = (name for name in (console.name, *numbered) if name not in taken)

@@ -9,7 +9,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machine_names import bracketed
 from backends.mesh.connection_limits import Crowd, close_at, relayed_as
 from backends.mesh.dialling import IndirectSocket
@@ -98,7 +98,7 @@ class QuicEndpoint:
             await self._endpoint.insert_relay(config)
         except self._library.IrohError as error:
             log.info("%s is not used: %r", relay.url, error)
-            raise HostError(f"The relay {relay.url} cannot be used") from error
+            raise MachineError(f"The relay {relay.url} cannot be used") from error
         self._relays[relay.url] = relay
         # Of another key, if there is one.
         await end_tasks(self._reflected.pop(relay.url, None))
@@ -133,7 +133,7 @@ class QuicEndpoint:
         except self._library.IrohError as error:
             log.info("QUIC reaches nobody: %r", error)
             by = "directly or by its relay" if relay else "directly"
-            raise HostError(f"QUIC does not reach it {by}") from error
+            raise MachineError(f"QUIC does not reach it {by}") from error
         self._only(connection, connection.accept_uni(), connection.accept_bi())
         return self._socket(connection, stream)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.mesh.dialling import greeted, said, sooner
 from backends.mesh.identity import own_key, quic_seed
 from backends.mesh.quic import QuicEndpoint
@@ -76,7 +76,7 @@ class QuicDialler:
         """For a token: where we are found by QUIC; None where there is none."""
         try:
             place = (await self.waiting()).place
-        except HostError as error:
+        except MachineError as error:
             log.info("a token tells no place of QUIC: %s", error)
             return None
         if not place.relay:
@@ -142,7 +142,9 @@ class _Both:
             async with asyncio.timeout(QUIC_S):
                 return await said(await self._quic.dial(self._place), self._says)
         except TimeoutError as error:
-            raise HostError(f"QUIC reaches nobody there within {QUIC_S:g} s") from error
+            raise MachineError(
+                f"QUIC reaches nobody there within {QUIC_S:g} s"
+            ) from error
 
     async def better(self, path: PeerPath | None) -> socket.socket:
         """By TCP alone."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from backends.errors import HostError
+from backends.errors import MachineError
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ async def iroh_library() -> Any:
     global _works
     found = iroh_version()
     if not found:
-        raise HostError("QUIC needs iroh, which is not installed", INSTALL)
+        raise MachineError("QUIC needs iroh, which is not installed", INSTALL)
     if not SUPPORTED[0] <= _numbers(found) < SUPPORTED[1]:
-        raise HostError(f"iroh {found} is not one that is understood here", INSTALL)
+        raise MachineError(f"iroh {found} is not one that is understood here", INSTALL)
     try:
         library = await asyncio.to_thread(importlib.import_module, "iroh")
         if _works != found:
@@ -56,7 +56,7 @@ async def iroh_library() -> Any:
     except Exception as error:
         # Whatever it is: its own errors are of its own kinds, and all else goes on.
         log.info("iroh %s does not work: %r", found, error)
-        raise HostError(
+        raise MachineError(
             f"iroh {found} does not work here",
             "All but QUIC works without it. Install another of its versions.",
         ) from error
@@ -114,7 +114,7 @@ async def _ask(library: Any, endpoint: Any, address: Any) -> None:
     told = await stream.recv().read_to_end(TRIAL_BYTES)
     connection.close(0, b"")
     if told != sent:
-        raise HostError("bytes came back changed")
+        raise MachineError("bytes came back changed")
 
 
 async def bound_endpoint(
@@ -126,7 +126,7 @@ async def bound_endpoint(
         with contextlib.suppress(library.IrohError):
             made = library.EndpointOptions(preset=preset, **options)
             return await library.Endpoint.bind(made)
-    raise HostError(
+    raise MachineError(
         f"QUIC gets no port of UDP at {binds[0][0]}",
         "Something else may listen there.",
     )

@@ -108,7 +108,7 @@ class Reflector:
 
     @classmethod
     async def bound(cls, relay: RelayAccess, address: str, port: int) -> Reflector:
-        """Raises: HostError: there is no iroh here, or the port is taken."""
+        """Raises: MachineError: there is no iroh here, or the port is taken."""
         library = await iroh_library()
         own = f"{address}:{port}"
         made = await bound_endpoint(

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from backends.errors import HostError, UsageError
+from backends.errors import MachineError, UsageError
 from backends.state import NOT_JSON, Value
 from backends.writing import write_private
 
@@ -81,7 +81,7 @@ def own_relay_key(file: Path, *, anew: bool = False) -> str:
         require_private(file)
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise HostError(f"The key {file} cannot be used ({error})") from error
+        raise MachineError(f"The key {file} cannot be used ({error})") from error
 
 
 class _Relays(Value, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class RelayFile:
         except FileNotFoundError:
             return _Relays()
         except (OSError, *NOT_JSON) as error:
-            raise HostError(
+            raise MachineError(
                 f"The relays in {self._path} cannot be read ({error})",
                 "Mend the file, or remove it.",
             ) from error
@@ -141,7 +141,7 @@ class RelayFile:
         try:
             write_private(self._path, msgspec.json.encode(relays))
         except OSError as error:
-            raise HostError(
+            raise MachineError(
                 f"{self._path} cannot be written ({error.strerror})",
                 "Is the disk full, or its folder not yours?",
             ) from error

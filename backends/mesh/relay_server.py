@@ -18,7 +18,7 @@ from aiohttp import WSMsgType, web
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.mesh.connection_limits import Crowd, counted_as
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class RelayServer:
         try:
             import blake3  # noqa: F401
         except ImportError as error:
-            raise HostError(
+            raise MachineError(
                 "A relay needs blake3, which is not installed",
                 "Install it: pip install 'dllm-tui[mesh]'.",
             ) from error

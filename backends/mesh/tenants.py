@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from backends.engine.install import all_engines
-from backends.errors import DllmError, HostError
-from backends.machines.local import local_host, local_host_for_now
+from backends.errors import DllmError, MachineError
+from backends.machines.local import local_agent, local_agent_for_now
 from backends.mesh.connection_limits import StrangerLog
 from backends.mesh.digits import DigitsDesk, shown_name
 from backends.mesh.identity import key_of_line, line_of_raw, public_line
@@ -81,7 +81,7 @@ class Tenant:
         self.left_at = time.monotonic()
         self._run_dir = run_dir
         self._relay = relay_binary()
-        self._host: AgentSession = local_host(
+        self._agent: AgentSession = local_agent(
             run_dir, name=console.name, stop_at_end=True
         )
 
@@ -98,7 +98,7 @@ class Tenant:
             for record in await self.living():
                 self.policy.adopt(record.argv)
         return await asyncio.create_subprocess_exec(
-            *(str(self._relay), "host", "--run-dir", str(self._run_dir)),
+            *(str(self._relay), "agent", "--run-dir", str(self._run_dir)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -107,7 +107,7 @@ class Tenant:
         )
 
     async def living(self) -> list[ProcessRecord]:
-        return [record for record in await self._host.records() if record.alive]
+        return [record for record in await self._agent.records() if record.alive]
 
     async def listens(self, port: int) -> bool:
         """True if a relay of this console listens there.
@@ -117,7 +117,7 @@ class Tenant:
         with contextlib.suppress(DllmError):
             for record in await self.living():
                 if port in _ports(record.argv):
-                    return await self._host.listens(record.pid, port)
+                    return await self._agent.listens(record.pid, port)
         return False
 
     def left(self, link: asyncssh.SSHServerConnection) -> None:
@@ -136,13 +136,13 @@ class Tenant:
 
         async def stopped(name: str) -> None:
             async with turns:
-                await self._host.stop(name, STOP_GRACE_S)
+                await self._agent.stop(name, STOP_GRACE_S)
 
         await asyncio.gather(*(stopped(record.name) for record in records))
         return len(records)
 
     async def close(self) -> None:
-        await self._host.close()
+        await self._agent.close()
 
 
 def _run_dir(paths: Paths, key: str) -> Path:
@@ -201,10 +201,10 @@ class Tenants:
                 self.known[console.key] = self._new_tenant(console)
                 continue
             try:
-                async with local_host_for_now(run_dir) as host:
-                    for record in await host.records():
-                        await host.stop(record.name, STOP_GRACE_S)
-            except HostError as error:
+                async with local_agent_for_now(run_dir) as agent:
+                    for record in await agent.records():
+                        await agent.stop(record.name, STOP_GRACE_S)
+            except MachineError as error:
                 self.say(f"what runs in {run_dir} could not be stopped: {error}")
 
     # --- who comes ------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Tenants:
         for tenant in tuple(self.known.values()):
             try:
                 records = await tenant.living()
-            except HostError as error:
+            except MachineError as error:
                 await self._end(tenant, str(error))
                 continue
             tenant.used_bytes = sum(record.rss_bytes or 0 for record in records)
@@ -326,7 +326,7 @@ class Tenants:
         tenant.disconnect(why)
         try:
             count = await tenant.stop()
-        except HostError as error:
+        except MachineError as error:
             self.say(f"what runs for {tenant.name} could not be stopped: {error}")
             return None
         tenant.used_bytes = 0

@@ -18,7 +18,7 @@ import asyncssh
 from msgspec.structs import replace
 
 from backends.engine.install import all_engines
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, MachineError
 from backends.machines.ssh.connection import answer_ms
 from backends.mesh.acceptor import Acceptor
 from backends.mesh.dialling import (
@@ -128,7 +128,7 @@ class Worker:
         try:
             relay = RelayFile(self._paths.relays_file).own
             self._quic = await QuicEndpoint.bound(seed, address, port, relay)
-        except HostError as error:
+        except MachineError as error:
             self.tenants.say(f"reached by TCP alone: {error}")
             return
         by = f", and by the relay {relay.url}" if relay else ""
@@ -193,7 +193,7 @@ class Worker:
         try:
             async with announced(*self._announced):
                 await forever()
-        except HostError as error:
+        except MachineError as error:
             self.tenants.say(f"{error.what}: consoles need its address or a token")
 
     def _write_quic(self) -> None:
@@ -296,11 +296,11 @@ class Worker:
                         if link.is_closed():
                             made, link = better, other
 
-    def _not_joined(self, token: Token) -> HostError:
+    def _not_joined(self, token: Token) -> MachineError:
         key = line_of_raw(token.key)
         if (known := self._pairings.read().by_key(key)) and known.places:
-            return HostError(f"This machine has joined {known.name} already")
-        return HostError(
+            return MachineError(f"This machine has joined {known.name} already")
+        return MachineError(
             f"{token.name} did not log in here: it has another key than the token "
             "says, or knows nothing of it",
             "Ask for another token.",
@@ -324,11 +324,11 @@ class Worker:
                     raise self._not_joined(token)
                 answer = await server.paired
         except TimeoutError as error:
-            raise HostError(
+            raise MachineError(
                 f"{token.name} did not answer", "Is its dllm-tui still waiting?"
             ) from error
         if answer.problem:
-            raise HostError(answer.problem)
+            raise MachineError(answer.problem)
         console = PairedConsole(
             name=answer.name or token.name,
             key=line_of_raw(token.key),
@@ -369,7 +369,7 @@ def new_invitation(paths: Paths, pairings: PairingFile, life_s: float) -> Token:
     """A token for a console, good once."""
     found = pairings.read()
     if not pairings.lent or not found.port:
-        raise HostError(
+        raise MachineError(
             "No worker listens here", "Start it first: dllm-tui worker [--headless]."
         )
     key = raw_of(own_key(paths.worker_key_file))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from backends.errors import HostError, ModelError, UsageError, disk_errors
+from backends.errors import MachineError, ModelError, UsageError, disk_errors
 from backends.machine_names import at_peer
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
@@ -92,7 +92,7 @@ class Catalogue:
         """Read headers in a thread, which ends soon after this task is cancelled."""
         try:
             found = distinct(await search(self._host, self.folders))
-        except HostError as error:
+        except MachineError as error:
             log.warning("models are not looked for: %s", error)
             return
         stop = threading.Event()

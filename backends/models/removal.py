@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from backends.demo import MODEL_PATH
-from backends.errors import HostError, ModelError, UsageError
+from backends.errors import MachineError, ModelError, UsageError
 from backends.models.parts import part_paths
 from backends.models.search import (
     DEPTH_MAX,
@@ -147,7 +147,7 @@ async def remove(host: Asked, removal: Removal) -> None:
         outcome = await host.run(["rm", "-f", "--", *some], timeout_s=RUN_S)
         if outcome.code != 0:
             why = printable(outcome.stderr.strip().partition("\n")[0] or "no answer")
-            raise HostError(f"Not all could be deleted on {host.name} ({why})")
+            raise MachineError(f"Not all could be deleted on {host.name} ({why})")
     for folder in removal.folders:
         # Those in which something else is stay.
         await host.run(["rmdir", "--", folder])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from backends.demo import MODEL_PATH
-from backends.errors import HostError, ModelError, PeerUnreachable, did_you_mean
+from backends.errors import MachineError, ModelError, PeerUnreachable, did_you_mean
 from backends.models.parts import part_name, part_of
 from backends.printable import printable
 from backends.questions import Asked, FoundFile
@@ -80,7 +80,7 @@ async def _model_digest(host: Asked, manifest: PurePath) -> str:
         match = _DIGEST.fullmatch(found[0])
     except PeerUnreachable:
         raise
-    except (HostError, *NOT_JSON, LookupError, TypeError, AttributeError):
+    except (MachineError, *NOT_JSON, LookupError, TypeError, AttributeError):
         return ""
     return match[1] if match else ""
 

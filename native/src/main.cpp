@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-#include "agent/host.h"
+#include "agent/agent.h"
 #include "agent/spawn.h"
 #include "link/head.h"
 #include "link/probe.h"
@@ -25,8 +25,8 @@ constexpr const char* kHelp =
 
 commands:
   head        stand between llama-server and a worker: count, time, guard, slow down
-  host        look after the processes of this machine, over standard input and output
-  paper       speak for a worker that does not run: what memory would it have
+  agent       look after the processes of this machine, over standard input and output
+  stub        speak for a worker that does not run: what memory would it have
   probe       measure the direct way between two machines
   sparse      write a model with holes in place of tensors that are elsewhere
   spawn       start a process that outlives the caller, described by a directory
@@ -45,9 +45,9 @@ struct Command {
 
 const Command kCommands[] = {
     {"head", dllm::kHeadHelp, [](Args args) -> int { dllm::head(args, DLLM_VERSION); }},
-    {"host", dllm::agent::kHostHelp,
-     [](Args args) { return dllm::agent::host(args, DLLM_VERSION); }},
-    {"paper", dllm::kStubHelp, [](Args args) -> int { dllm::stub(args); }},
+    {"agent", dllm::agent::kAgentHelp,
+     [](Args args) { return dllm::agent::serve(args, DLLM_VERSION); }},
+    {"stub", dllm::kStubHelp, [](Args args) -> int { dllm::stub(args); }},
     {"probe", dllm::kProbeHelp, dllm::probe},
     {"sparse", dllm::sparse::kSparseHelp, dllm::sparse::sparse},
     {"spawn", dllm::kSpawnHelp, dllm::spawn},

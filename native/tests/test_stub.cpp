@@ -1,4 +1,4 @@
-// A worker on paper: its command line, what it answers in every version, and how large tensors
+// A stub worker: its command line, what it answers in every version, and how large tensors
 // become on each kind of device.
 #include <sys/socket.h>
 
@@ -28,7 +28,7 @@ std::string refusal(const std::vector<const char*>& args) {
   return check::thrown<dllm::UsageError>([&] { parse(args); });
 }
 
-// One connection to a paper worker: what it says to some bytes, until it or we hang up.
+// One connection to a stub worker: what it says to some bytes, until it or we hang up.
 std::string say(const std::vector<StubDevice>& devices, Version version, const std::string& text) {
   int ends[2];
   dllm::check(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
@@ -113,7 +113,7 @@ TEST(the_command_line_names_devices_and_what_to_speak) {
 }
 
 TEST(a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong) {
-  CHECK(refusal({}) == "paper needs --device NAME:TOTAL[:FREE]");
+  CHECK(refusal({}) == "stub needs --device NAME:TOTAL[:FREE]");
   for (const char* device : {"CUDA0", "CUDA0:", ":1GiB", "CPU:1TiB", "CPU:-1", "CPU:1GiB:2GiB",
                              "CPU:1GiB:", "CPU:1GiB:1GiB:1", "CPU:99999999999GiB"}) {
     CHECK(check::contains(refusal({"--device", device}), device));

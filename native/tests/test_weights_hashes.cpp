@@ -28,7 +28,7 @@ std::uint64_t fnv1a(const std::string& text) {
 
 }  // namespace
 
-// From the xxhash package; tests/unit/machines/test_host_tensors.py compares more with it.
+// From the xxhash package; tests/unit/machines/test_agent_tensors.py compares more with it.
 TEST(xxh64_of_lengths_around_its_borders) {
   const std::pair<std::size_t, std::uint64_t> known[] = {
       {0, 0xef46db3751d8e999},      {1, 0xe934a84adb052768},   {3, 0xe5c7bb4533bc65dd},
@@ -75,7 +75,7 @@ TEST(a_hash_goes_on_where_another_stopped) {
 }
 
 // The lengths and bytes of the published test vectors, and some beside a chunk of ours; from the
-// blake3 package, with which tests/unit/machines/test_host_tensors.py compares more.
+// blake3 package, with which tests/unit/machines/test_agent_tensors.py compares more.
 TEST(blake3_of_the_published_lengths) {
   const std::pair<std::size_t, std::string> known[] = {
       {0, "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"},

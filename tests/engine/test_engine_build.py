@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from backends.engine import build, install, versions
-from backends.errors import EngineError, HostError
+from backends.errors import EngineError, MachineError
 from backends.paths import Paths, user_paths
 from backends.state import EngineProgress
 from tests.engine.conftest import User, wait_for
@@ -213,7 +213,7 @@ async def test_a_disk_too_small_is_refused_at_once(
 ) -> None:
     offer()
     cache = on_disk(paths, small_disk(4 << 20))
-    with pytest.raises(HostError, match=r"has 4\.0 MiB free, and a b") as caught:
+    with pytest.raises(MachineError, match=r"has 4\.0 MiB free, and a b") as caught:
         await build.build_engine(None, cache)
     assert "XDG_CACHE_HOME" in caught.value.hint
 
@@ -241,7 +241,7 @@ async def test_a_disk_that_becomes_full(
     offer(server=f"int a[] = {{{ballast}}};\n{GOOD}")
     monkeypatch.setattr(build, "NEED_BYTES", 0)
     cache = on_disk(paths, small_disk(kib << 10))
-    with pytest.raises(HostError, match=f"full while .*{stage}"):
+    with pytest.raises(MachineError, match=f"full while .*{stage}"):
         await build.build_engine(None, cache, accelerator="none")
     assert install.installed(cache) == []
 
@@ -251,7 +251,7 @@ async def test_a_cache_that_cannot_be_written(
 ) -> None:
     offer()
     paths.cache_dir.write_text("a file")
-    with pytest.raises(HostError, match="Cannot write to"):
+    with pytest.raises(MachineError, match="Cannot write to"):
         await build.build_engine(None, paths)
 
 

@@ -24,7 +24,7 @@ from backends.engine.logs import LoadLog, clean_lines, end_reason
 from backends.engine.server import Health, ServerClient
 from backends.errors import EngineError
 from backends.machines.agent import AgentSession
-from backends.machines.local import local_host_for_now
+from backends.machines.local import local_agent_for_now
 from backends.paths import Paths, user_paths
 from backends.state import (
     ChatMessage,
@@ -68,15 +68,15 @@ def fresh(tmp_path: Path) -> Paths:
 
 
 @pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[AgentSession]:
-    async with local_host_for_now(tmp_path / "run") as host:
-        yield host
+async def agent(tmp_path: Path) -> AsyncIterator[AgentSession]:
+    async with local_agent_for_now(tmp_path / "run") as agent:
+        yield agent
 
 
 async def flags_of(location: EngineInfo) -> frozenset[str]:
     paths = user_paths()
-    async with local_host_for_now(paths.run_dir) as host:
-        return (await read_engine(host, location, paths)).flags
+    async with local_agent_for_now(paths.run_dir) as agent:
+        return (await read_engine(agent, location, paths)).flags
 
 
 @pytest.fixture(scope="module")
@@ -87,44 +87,44 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 async def test_it_tells_its_version_protocol_and_flags(
-    host: AgentSession, location: EngineInfo, fresh: Paths
+    agent: AgentSession, location: EngineInfo, fresh: Paths
 ) -> None:
-    known = await read_engine(host, location, fresh)
+    known = await read_engine(agent, location, fresh)
     assert "commit" in known.info.version
     assert Path(location.directory).name.startswith(known.info.rpc_protocol)
     assert {"-fit", "-lv", "--rpc", "--device", "-ts", "--ctx-size"} <= known.flags
     assert known.info.backends == ("cpu", "rpc")
-    assert await read_engine(host, location, fresh) == known
+    assert await read_engine(agent, location, fresh) == known
 
 
 @only(0)
 async def test_asking_leaves_nothing_running(
-    host: AgentSession, location: EngineInfo, fresh: Paths
+    agent: AgentSession, location: EngineInfo, fresh: Paths
 ) -> None:
-    await read_engine(host, location, fresh)
-    await host.close()
+    await read_engine(agent, location, fresh)
+    await agent.close()
     ours = psutil.Process().children(recursive=True)
     assert not [c for c in ours if c.status() != psutil.STATUS_ZOMBIE]
 
 
 @only(0)
 async def test_a_program_that_does_not_run_is_explained(
-    host: AgentSession, location: EngineInfo, fresh: Paths, tmp_path: Path
+    agent: AgentSession, location: EngineInfo, fresh: Paths, tmp_path: Path
 ) -> None:
     broken = tmp_path / "llama-server"
     broken.write_text("#!/bin/sh\necho 'libcudart.so.12: cannot open' >&2\nexit 127\n")
     broken.chmod(0o755)
     here = msgspec.structs.replace(location, server_path=str(broken))
     with pytest.raises(EngineError, match="libcudart"):
-        await read_engine(host, here, fresh)
+        await read_engine(agent, here, fresh)
     broken.write_bytes(b"\x7fELF junk")
     with pytest.raises(EngineError, match=r"Cannot run|failed"):
-        await read_engine(host, here, fresh)
+        await read_engine(agent, here, fresh)
 
 
 @only(0)
 async def test_a_program_that_hangs_is_not_waited_for(
-    host: AgentSession,
+    agent: AgentSession,
     location: EngineInfo,
     fresh: Paths,
     tmp_path: Path,
@@ -137,10 +137,10 @@ async def test_a_program_that_hangs_is_not_waited_for(
     hangs.chmod(0o755)
     changed = msgspec.structs.replace(location, server_path=str(hangs))
     with pytest.raises(EngineError, match="no answer"):
-        await read_engine(host, changed, fresh)
+        await read_engine(agent, changed, fresh)
     changed = msgspec.structs.replace(location, worker_path=str(hangs))
     with pytest.raises(EngineError, match="did not begin to listen"):
-        await read_engine(host, changed, fresh)
+        await read_engine(agent, changed, fresh)
 
 
 def start_workers(

@@ -16,8 +16,8 @@ from backends.client.http import request
 from backends.engine import download, install, releases
 from backends.engine.download import get_engine
 from backends.engine.releases import PACKAGE
-from backends.errors import DllmError, HostError, UsageError
-from backends.machines.local import local_host_for_now
+from backends.errors import DllmError, MachineError, UsageError
+from backends.machines.local import local_agent_for_now
 from backends.paths import Paths
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 from tests.engine.conftest import User
@@ -60,9 +60,9 @@ class Getting:
         self._monkeypatch.setattr(releases, "releases", lambda: (release,))
 
     async def get(self, version: str | None = None) -> EngineInfo:
-        async with local_host_for_now(self.paths.run_dir) as host:
+        async with local_agent_for_now(self.paths.run_dir) as agent:
             return await get_engine(
-                version, self.paths, host, progress=self.told.append
+                version, self.paths, agent, progress=self.told.append
             )
 
     async def _build(self, version: str | None, *_: object, **__: object) -> EngineInfo:
@@ -261,8 +261,8 @@ async def test_a_server_that_falls_silent_costs_seconds(
     await until(lambda: hub.paths and hub.served_bytes >= silent_after)
     (hub.silent,) = set(hub.paths)
     await task
-    host = hub.url.removeprefix("http://")
-    assert f"{host} sent nothing for 1 s: building llama.cpp" in getting.said
+    agent = hub.url.removeprefix("http://")
+    assert f"{agent} sent nothing for 1 s: building llama.cpp" in getting.said
     assert getting.built
     hub.silent, hub.hold_after = "", None
     hub.go.set()
@@ -305,7 +305,7 @@ async def test_a_full_disk_is_said_and_nothing_is_built(
     getting.offer(content)
     disk = small_disk(len(content) + room_bytes)
     getting.paths = msgspec.structs.replace(getting.paths, cache_dir=disk / "cache")
-    with pytest.raises(HostError, match=says) as caught:
+    with pytest.raises(MachineError, match=says) as caught:
         await getting.get()
     assert "XDG_CACHE_HOME" in caught.value.hint
     assert not getting.built

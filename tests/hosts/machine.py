@@ -43,7 +43,7 @@ _DEFAULTS = {
 }
 
 
-AGENT = "dllm-relay host --run-dir "
+AGENT = "dllm-relay agent --run-dir "
 
 
 class Machine:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.errors import HostError, PeerUnreachable
+from backends.errors import MachineError, PeerUnreachable
 from backends.machines.ssh import sessions
 from backends.state import QuestionKind
 from tests.hosts.reaching import question, reach, reached, refusal, until
@@ -192,7 +192,7 @@ async def test_failures_are_explained(network: Network) -> None:
     assert "There is no way to bob" in await refusal(reach("bob"))
     assert "No machine named no.such.machine.invalid" in await refusal(reach("cy"))
     network.write_ssh_config(options={"ada": {"Port": "not a number"}})
-    with pytest.raises(HostError, match="ssh config cannot be used"):
+    with pytest.raises(MachineError, match="ssh config cannot be used"):
         await reach("ada").connect()
     network.write_ssh_config()
     peer.set_login_shell("/usr/sbin/nologin")
@@ -318,7 +318,7 @@ async def test_no_sftp(network: Network, monkeypatch: pytest.MonkeyPatch) -> Non
     network.write_ssh_config()
     network.peer("ada").configure(Subsystem="other /bin/false")
     async with reached("ada") as ada:
-        with pytest.raises(HostError, match="offers no SFTP"):
+        with pytest.raises(MachineError, match="offers no SFTP"):
             async with ada.files():
                 pass
 

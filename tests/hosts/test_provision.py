@@ -19,7 +19,7 @@ from backends.engine.install import BINARIES, MANIFEST, engine_at
 from backends.engine.releases import archives_for, find_release
 from backends.errors import PeerUnreachable
 from backends.machines import parcels
-from backends.machines.local import local_host_for_now
+from backends.machines.local import local_agent_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
 from backends.machines.shell import PeerBusy, PeerFull
 from backends.machines.ssh.config import Destination
@@ -61,8 +61,8 @@ class Installer:
     async def __call__(self, mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
         if not self.peer.connection.connected:
             await self.peer.connection.connect()
-        async with local_host_for_now(self.paths.run_dir) as host:
-            head = await host.machine()
+        async with local_agent_for_now(self.paths.run_dir) as agent:
+            head = await agent.machine()
         return await provision(
             self.peer,
             head=head,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.ssh import sessions
 from tests.hosts.reaching import reached, until
 
@@ -46,7 +46,7 @@ async def test_login_shells(network: Network, shell: str) -> None:
         assert (result.code, result.stderr) == (0, "")
         assert not (peer.home / "no").exists()
         # The script's group is its own: what it leaves running dies with it.
-        with pytest.raises(HostError, match=r"longer than 0\.5 s"):
+        with pytest.raises(MachineError, match=r"longer than 0\.5 s"):
             await ada.run("sleep 601 & sleep 602", timeout_s=0.5)
         await until(lambda: peer.processes() == [], "their end")
 
@@ -67,14 +67,14 @@ async def test_what_a_script_sees(network: Network) -> None:
 async def test_failures_quote_the_last_line(network: Network) -> None:
     network.write_ssh_config()
     async with reached("ada") as ada:
-        with pytest.raises(HostError, match="on ada ended with status 7: no disk"):
+        with pytest.raises(MachineError, match="on ada ended with status 7: no disk"):
             await ada.run("echo trying >&2; echo no disk >&2; exit 7")
         broken = await ada.run("if then", check=False)
         assert broken.code != 0
         assert "yntax" in broken.stderr
         killed = await ada.run("kill -KILL $$", check=False)
         assert killed.code == 137
-        with pytest.raises(HostError, match="NUL"):
+        with pytest.raises(MachineError, match="NUL"):
             await ada.run("true", "a\0b")
 
 
@@ -118,7 +118,7 @@ async def test_closing_ends_the_script_and_spares_the_detached(
         await until(
             lambda: len([p for p in peer.processes() if "44" in p]) == 1, "both"
         )
-    with pytest.raises(HostError):
+    with pytest.raises(MachineError):
         await task
     await until(lambda: peer.processes() == ["sleep 333"], "its end")
     peer.kill_processes()
@@ -169,7 +169,7 @@ async def test_output_is_bounded(
         count += 1
 
     async with reached("ada") as ada:
-        with pytest.raises(HostError, match="more than 1 MB"):
+        with pytest.raises(MachineError, match="more than 1 MB"):
             await ada.run("yes")
         lines = f"yes {'y' * 19} | head -n 100000"
         much = f"{lines}; {lines} >&2; echo end >&2"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.link.transport import local_transport
 from tests.hosts.reaching import reached, until
 
@@ -171,7 +171,7 @@ async def test_forwarding_forbidden(network: Network) -> None:
             assert await reader.read() == b""
         writer.close()
         assert "forbids forwarding" in str(tunnel.last_error)
-        with pytest.raises(HostError, match="forbids forwarding"):
+        with pytest.raises(MachineError, match="forbids forwarding"):
             await ada.forward_back(local_transport(80))
 
 
@@ -179,11 +179,11 @@ async def test_a_taken_port_and_a_bad_path(network: Network) -> None:
     network.write_ssh_config()
     async with reached("ada") as ada:
         first = await ada.forward(1)
-        with pytest.raises(HostError, match=f"Port {first.port} of this machine"):
+        with pytest.raises(MachineError, match=f"Port {first.port} of this machine"):
             await ada.forward(1, first.port)
-        with pytest.raises(HostError, match="cannot be used for a tunnel"):
+        with pytest.raises(MachineError, match="cannot be used for a tunnel"):
             await ada.forward("/x", network.home / "no" / "socket")
-        with pytest.raises(HostError, match="cannot be used for a tunnel"):
+        with pytest.raises(MachineError, match="cannot be used for a tunnel"):
             await ada.forward("/x", network.home / ("x" * 200))
 
 

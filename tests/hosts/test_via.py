@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.ssh.lent import LentConnection, ThroughHost, pair
 from backends.mesh.dialling import Dialled
 from backends.state import PeerPath
@@ -122,10 +122,10 @@ async def test_a_host_that_forwards_nothing_or_asks_is_told(
     beyond: Beyond, network: Network
 ) -> None:
     network.peer("ada").configure(AllowTcpForwarding="no")
-    with pytest.raises(HostError, match="ada forbids forwarding to 127"):
+    with pytest.raises(MachineError, match="ada forbids forwarding to 127"):
         await beyond.pair()
     network.known_hosts.write_text("")
-    with pytest.raises(HostError, match="ada asks something before") as told:
+    with pytest.raises(MachineError, match="ada asks something before") as told:
         await beyond.pair()
     assert "127.0.0.1" in str(told.value)
 

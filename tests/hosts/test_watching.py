@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.config import PeerConfig
-from backends.machines.local import local_host
+from backends.machines.local import local_agent
 from backends.machines.peer import SshPeer
 from backends.machines.readers import Readers
 from backends.paths import relay_binary
@@ -54,7 +54,7 @@ class Watched:
             name,
             PeerConfig(ssh=name, engine="~/engine"),
             paths=paths,
-            readers=Readers(paths, local_host(paths.run_dir)),
+            readers=Readers(paths, local_agent(paths.run_dir)),
             head_id="cafe",
             changed=lambda: self.told.append(self.known.peer.state),
             settle=_nothing_to_settle,
@@ -151,7 +151,7 @@ async def test_a_helper_that_is_too_old_is_to_be_replaced(network: Network) -> N
         await is_looked_at(ada)
         peer = ada.known.peer
         assert peer.state is PeerState.NO_ENGINE
-        assert "does not run: unknown command 'host'" in peer.note
+        assert "does not run: unknown command 'agent'" in peer.note
         assert "dllm-tui peers setup ada" in peer.note
         await asyncio.to_thread(
             with_engine, network.peer("ada"), relay_binary().read_bytes()

@@ -15,7 +15,7 @@ import asyncssh
 from msgspec.structs import replace
 
 from backends.config import PeerConfig
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.agent import AgentSession
 from backends.machines.facts import MachineInfo
 from backends.machines.local import PipeStream
@@ -137,14 +137,16 @@ class LocalShell:
                 code = await child.wait()
                 stderr = (await errors).decode()
         except TimeoutError:
-            raise HostError(f"no answer within {timeout_s} s") from None
+            raise MachineError(f"no answer within {timeout_s} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGTERM)
             await child.wait()
             errors.cancel()
         if check and code != 0:
-            raise HostError(f"exit {code}: {(stderr.strip().splitlines() or [''])[-1]}")
+            raise MachineError(
+                f"exit {code}: {(stderr.strip().splitlines() or [''])[-1]}"
+            )
         return ShellResult(code=code, stdout="".join(lines), stderr=stderr)
 
 
@@ -174,7 +176,7 @@ class LocalPeer:
 
     async def open_stream(self) -> PipeStream:
         process = await asyncio.create_subprocess_exec(
-            *(self._helper, "host", "--run-dir", str(self._run_dir)),
+            *(self._helper, "agent", "--run-dir", str(self._run_dir)),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,

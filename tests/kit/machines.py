@@ -12,7 +12,7 @@ from backends.direct_address import DirectAddress
 from backends.engine.ask import SPEC_TYPE, Engine
 from backends.errors import (
     EngineError,
-    HostError,
+    MachineError,
     NeedsAnswer,
     PeerUnreachable,
 )
@@ -59,7 +59,7 @@ class Tunnel(PlainTransport):
             told()
 
 
-class Host:
+class FakeAgent:
     def __init__(self, machine: ScriptedMachine) -> None:
         self._machine = machine
         self.name = machine.name
@@ -110,7 +110,7 @@ class Host:
         before = self.processes.get(name)
         assert before is None or not before.alive, f"{name} runs twice"
         if short in self.world.refused:
-            raise HostError(f"{short} cannot be started on {self.name}")
+            raise MachineError(f"{short} cannot be started on {self.name}")
         await asyncio.sleep(START_S)
         self._machine.require_there()
         self.world.started.append(short)
@@ -161,7 +161,7 @@ class Host:
         if record is None or not record.alive:
             return record
         if short_name(name) in self.world.immortal:
-            raise HostError(f"{short_name(name)} outlived SIGKILL")
+            raise MachineError(f"{short_name(name)} outlived SIGKILL")
         self.put(replace(record, state=ProcessState.STOPPING))
         await asyncio.sleep(grace_s if short_name(name) in self.world.stubborn else 0.1)
         self._machine.require_there()
@@ -225,20 +225,20 @@ class ScriptedMachine:
         self.away_since: float | None = None
         self.revoked = self.withheld = False
         self.tunnels: list[Tunnel] = []
-        self._host = Host(self)
+        self._agent = FakeAgent(self)
 
     def require_there(self) -> None:
         if not self.there:
             raise PeerUnreachable(f"{self.name} cannot be reached")
 
     @property
-    def host(self) -> Host:
+    def agent(self) -> FakeAgent:
         self.require_there()
-        return self._host
+        return self._agent
 
     @property
-    def processes(self) -> Host:
-        return self._host
+    def processes(self) -> FakeAgent:
+        return self._agent
 
     @property
     def peer(self) -> Peer:
@@ -330,7 +330,7 @@ class Cast:
 
     def get(self, name: str) -> ScriptedMachine:
         if name not in self.machines:
-            raise HostError(f"There is no peer {name}")
+            raise MachineError(f"There is no peer {name}")
         return self.machines[name]
 
     def all(self) -> list[ScriptedMachine]:
@@ -356,7 +356,7 @@ class Cast:
             )
         )
 
-    def holder(self, short: str) -> tuple[Host, ProcessRecord]:
+    def holder(self, short: str) -> tuple[FakeAgent, ProcessRecord]:
         for machine in self.machines.values():
             for record in machine.processes.seen:
                 if short_name(record.name) == short and record.alive:
@@ -382,10 +382,10 @@ class Cast:
                         DIES_AFTER_WORKER_S, self._aborts, machine.processes, one
                     )
 
-    def _aborts(self, host: Host, server: ProcessRecord) -> None:
-        now = host.processes.get(server.name)
+    def _aborts(self, agent: FakeAgent, server: ProcessRecord) -> None:
+        now = agent.processes.get(server.name)
         if now is not None and now.alive and now.pid == server.pid:
-            host.ends(server.name, exit_signal=signal.SIGABRT)
+            agent.ends(server.name, exit_signal=signal.SIGABRT)
 
     def server_at(self, port: int) -> ProcessRecord | None:
         for machine in self.all():

@@ -41,7 +41,7 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 def is_agent(process: psutil.Process) -> bool:
-    return words_of(process)[1:2] == ["host"]
+    return words_of(process)[1:2] == ["agent"]
 
 
 def with_word(

@@ -218,14 +218,14 @@ class Scene:
 
     def kill(self, *names: str) -> None:
         for name in names:
-            host, record = self.cast.holder(name)
-            host.ends(record.name, exit_signal=signal.SIGKILL)
+            agent, record = self.cast.holder(name)
+            agent.ends(record.name, exit_signal=signal.SIGKILL)
 
     def deletes(self, name: str) -> None:
-        host, record = self.cast.holder(name)
-        host.ends(record.name)
-        del host.processes[record.name]
-        host.tell()
+        agent, record = self.cast.holder(name)
+        agent.ends(record.name)
+        del agent.processes[record.name]
+        agent.tell()
 
     def away(self, name: str, how: str = "") -> None:
         """A machine is cut off; with ``off`` its processes end unseen."""
@@ -270,8 +270,8 @@ class Scene:
         getattr(self.cast, how).remove(name)
 
     def becomes(self, name: str, state: str) -> None:
-        host, record = self.cast.holder(name)
-        host.put(replace(record, state=type(record.state)(state)))
+        agent, record = self.cast.holder(name)
+        agent.put(replace(record, state=type(record.state)(state)))
 
     def dies(self, name: str, times: str = "1", words: str = "it broke") -> None:
         self.cast.dying[name] = [f"{words}\n"] * int(times)
@@ -377,15 +377,15 @@ class Scene:
 
     def break_code(self, what: str, times: str = "1") -> None:
         """A fault of our own: some step raises what nobody thought of."""
-        host = self.cast.machines["local"].processes
-        whole, left = getattr(host, what), iter(range(int(times), 0, -1))
+        agent = self.cast.machines["local"].processes
+        whole, left = getattr(agent, what), iter(range(int(times), 0, -1))
 
         async def faulty(*_: object) -> None:
             if next(left) == 1:
-                setattr(host, what, whole)
+                setattr(agent, what, whole)
             raise ZeroDivisionError("in the depths")
 
-        setattr(host, what, faulty)
+        setattr(agent, what, faulty)
 
     # --- what is expected -----------------------------------------------------------
 

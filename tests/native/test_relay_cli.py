@@ -74,7 +74,7 @@ def test_help(relay: Path, args: tuple[str, ...], part: str) -> None:
         ),
         ((*HEAD, "--pair-dial", "here"), "needs ADDRESS:PORT or unix:PATH"),
         ((*HEAD, "--pair-dial", "unix:/x", "--id", "5"), "--id needs 32 hexadecimal"),
-        (("paper", "--device", "CUDA0"), "NAME:TOTAL[:FREE]"),
+        (("stub", "--device", "CUDA0"), "NAME:TOTAL[:FREE]"),
     ],
 )
 def test_wrong_usage_is_told(relay: Path, args: tuple[str, ...], part: str) -> None:
@@ -96,17 +96,17 @@ def test_output_that_cannot_be_written_is_a_failure(relay: Path) -> None:
     assert done.returncode == 1
 
 
-# --- ``dllm-relay paper`` as a process: what it answers, and when it ends ---
+# --- ``dllm-relay stub`` as a process: what it answers, and when it ends ---
 
 GIB = 1 << 30
 ALLOC_BUFFER, GET_DEVICE_MEMORY = 0, 11
 
 
 @contextmanager
-def paper(relay: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A running worker on paper and its port."""
+def stub(relay: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A running stub worker and its port."""
     child = subprocess.Popen(
-        [relay, "paper", "--device", "CUDA0:24GiB:20GiB", *options],
+        [relay, "stub", "--device", "CUDA0:24GiB:20GiB", *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -130,7 +130,7 @@ def greeted(port: int) -> Iterator[socket.socket]:
 
 def test_it_answers_several_clients_at_once(relay: Path) -> None:
     with (
-        paper(relay, "--device", "CPU:1GiB") as (_, port),
+        stub(relay, "--device", "CPU:1GiB") as (_, port),
         greeted(port) as one,
         greeted(port) as other,
     ):
@@ -143,13 +143,13 @@ def test_it_answers_several_clients_at_once(relay: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(relay: Path, number: signal.Signals) -> None:
-    with paper(relay) as (child, port), greeted(port):
+    with stub(relay) as (child, port), greeted(port):
         child.send_signal(number)
         assert child.wait(10) == 0
 
 
 def test_it_ends_with_its_parents_pipe(relay: Path) -> None:
-    with paper(relay) as (child, port), greeted(port):
+    with stub(relay) as (child, port), greeted(port):
         assert child.stdin is not None
         child.stdin.close()
         assert child.wait(10) == 0
@@ -158,7 +158,7 @@ def test_it_ends_with_its_parents_pipe(relay: Path) -> None:
 
 def test_it_lives_without_a_pipe(relay: Path) -> None:
     child = subprocess.Popen(
-        [relay, "paper", "--device", "CPU:1GiB"],
+        [relay, "stub", "--device", "CPU:1GiB"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
     )

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import gguf
 import pytest
 
-from backends.machines.local import local_host_for_now
+from backends.machines.local import local_agent_for_now
 from backends.state.models import Seeding
 from tests.kit.models import write_llama
 from tests.native.pairing import paired
@@ -156,8 +156,8 @@ def test_what_the_worker_has_does_not_cross(
 
 
 async def make_tables(run_dir: Path, model: Path) -> None:
-    async with local_host_for_now(run_dir) as host:
-        last = [told async for told in host.hashing(str(model))][-1]
+    async with local_agent_for_now(run_dir) as agent:
+        last = [told async for told in agent.hashing(str(model))][-1]
     assert last.complete
 
 
@@ -272,8 +272,8 @@ def answered(line: dict[str, Any]) -> bool:
 
 
 async def seeded(run_dir: Path, model: Path) -> Seeding:
-    async with local_host_for_now(run_dir) as host:
-        return [told async for told in host.seeding(str(model))][-1]
+    async with local_agent_for_now(run_dir) as agent:
+        return [told async for told in agent.seeding(str(model))][-1]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

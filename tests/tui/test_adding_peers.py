@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from backends.errors import ControllerError, HostError, UsageError
+from backends.errors import ControllerError, MachineError, UsageError
 from backends.state import (
     FoundWorker,
     FoundWorkers,
@@ -114,7 +114,7 @@ async def test_digits_are_compared_with_the_owner(started: Started) -> None:
             cluster.calls.clear()
         dialog = await comparing(pilot, cluster, OTHER)
         assert "[b]eve" in screen_text(app)
-        cluster.errors["pairing_outcome"] = HostError("The owner of nuc refused")
+        cluster.errors["pairing_outcome"] = MachineError("The owner of nuc refused")
         await pilot.press("y")
         cluster.paired.set()
         await until(pilot, lambda: "The owner of nuc refused" in screen_text(app))

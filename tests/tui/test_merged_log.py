@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.agent import log_chunk
 from backends.state import (
     ClusterSnapshot,
@@ -192,7 +192,7 @@ async def test_new_lines_of_all_are_read_and_what_is_away_is_said_once() -> None
 
     async def read(name: str, offset: int, limit: int) -> LogChunk:
         if name == "worker1":
-            raise HostError("mini is away")
+            raise MachineError("mini is away")
         return chunk_of(texts[name], offset, limit)
 
     log = MergedLog(read)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from backends.errors import HostError, UsageError
+from backends.errors import MachineError, UsageError
 from backends.mesh.reflector import reflector_address
 from backends.mesh.relay_access import RelayFile
 from backends.paths import user_paths
@@ -46,7 +46,7 @@ def test_a_key_that_others_can_read_is_refused() -> None:
     run("relay", "access")
     user_paths().relay_key_file.chmod(0o644)
     error = run("relay", "access").exception
-    assert isinstance(error, HostError)
+    assert isinstance(error, MachineError)
     assert "chmod 600" in error.hint
 
 

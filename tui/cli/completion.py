@@ -102,11 +102,11 @@ def _hosts(_: click.Context) -> list[str]:
 
 
 async def _model_names() -> list[str]:
-    from backends.machines.local import local_host_for_now
+    from backends.machines.local import local_agent_for_now
     from backends.models.search import search, user_folders
 
-    async with local_host_for_now(user_paths().run_dir) as host:
-        return [f.name for f in await search(host, user_folders(_config().model_dirs))]
+    async with local_agent_for_now(user_paths().run_dir) as agent:
+        return [f.name for f in await search(agent, user_folders(_config().model_dirs))]
 
 
 SOURCES: dict[str, Source] = {

@@ -22,7 +22,7 @@ from backends.engine.install import read_manifest
 from backends.engine.releases import PACKAGE, releases
 from backends.engine.versions import DEFAULT, SOURCES
 from backends.errors import DllmError, EngineError
-from backends.machines.local import describe_here, local_host_for_now
+from backends.machines.local import describe_here, local_agent_for_now
 from backends.paths import ENGINE_DIR_VARIABLE, Paths, user_paths
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 from backends.units import Transfer, format_bytes, format_percent, format_seconds
@@ -169,10 +169,10 @@ async def _got(
     accelerator: str = AUTO,
     jobs: int | None = None,
 ) -> Made:
-    async with local_host_for_now(paths.run_dir) as host:
+    async with local_agent_for_now(paths.run_dir) as agent:
         return await _made(
             lambda show: get_engine(
-                version, paths, host, progress=show, accelerator=accelerator, jobs=jobs
+                version, paths, agent, progress=show, accelerator=accelerator, jobs=jobs
             ),
             paths,
         )

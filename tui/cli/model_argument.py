@@ -26,14 +26,14 @@ async def resolve(model: str) -> Path:
     if path := _path_meant(model):
         return path
     from backends.config import load_config
-    from backends.machines.local import local_host_for_now
+    from backends.machines.local import local_agent_for_now
     from backends.models.search import find_model, user_folders
     from backends.paths import user_paths
 
     paths = user_paths()
     folders = user_folders(load_config(paths).model_dirs)
-    async with local_host_for_now(paths.run_dir) as host:
-        return await find_model(model, host, folders)
+    async with local_agent_for_now(paths.run_dir) as agent:
+        return await find_model(model, agent, folders)
 
 
 def _path_meant(model: str) -> Path | None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import click
 
 from backends.client.client import ControllerClient
-from backends.errors import DllmError, HostError, unknown_peer
+from backends.errors import DllmError, MachineError, unknown_peer
 from backends.machine_names import is_place, is_token, suggested_name
 from backends.state import (
     FoundWorker,
@@ -201,7 +201,7 @@ async def add_peer(
         raise
     if peer.state is PeerState.UNREACHABLE:
         why = peer.note.rstrip(".")
-        raise HostError(f"Added {name}, but it cannot be reached: {why}")
+        raise MachineError(f"Added {name}, but it cannot be reached: {why}")
     return peer
 
 
@@ -217,7 +217,7 @@ async def _paired(client: ControllerClient, pairing: PeerPairing) -> Peer:
         # A worker whose user went away is told so, too.
         await client.decide_pairing(pairing.digits, agrees=agrees)
     if not agrees:
-        raise HostError(f"{its_name} was not added", "Use a token: dllm-tui worker.")
+        raise MachineError(f"{its_name} was not added", "Use a token: dllm-tui worker.")
     say(f"Waiting for the owner of {its_name}.")
     added = await client.pairing_outcome(pairing.digits)
     return await settled_peer(client, added.name)
@@ -286,7 +286,7 @@ async def invite_peer(
                 show(line)
             return None
         await asyncio.sleep(POLL_S)
-    raise HostError("Nobody joined in time", "Make another token.")
+    raise MachineError("Nobody joined in time", "Make another token.")
 
 
 async def _answered(
@@ -305,7 +305,7 @@ async def settled_peer(client: ControllerClient, name: str) -> Peer:
     while True:
         known = {peer.name: peer for peer in await client.peers()}
         if name not in known:
-            raise HostError(*unknown_peer(name, known))
+            raise MachineError(*unknown_peer(name, known))
         if known[name].state is not PeerState.PROBING:
             return known[name]
         await asyncio.sleep(POLL_S)
@@ -315,7 +315,7 @@ def _answer(question: PeerQuestion, trusted: Sequence[str]) -> PeerAnswer:
     host_key = question.kind is QuestionKind.HOST_KEY
     if host_key and trusted:
         if question.fingerprint not in trusted:
-            raise HostError(
+            raise MachineError(
                 f"Its host key is {question.fingerprint}, not {' or '.join(trusted)}",
                 "Find out why before you trust it.",
             )
@@ -324,7 +324,7 @@ def _answer(question: PeerQuestion, trusted: Sequence[str]) -> PeerAnswer:
         hint = "Add it again in a terminal, or give an agent the key: ssh-add."
         if host_key:
             hint = "If it is, add it with --accept-host-key " + question.fingerprint
-        raise HostError(question.text, hint)
+        raise MachineError(question.text, hint)
     with prompting():
         if host_key:
             click.confirm(safe(question.text), abort=True, err=True)

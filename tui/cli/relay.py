@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backends.errors import HostError, UsageError
+from backends.errors import MachineError, UsageError
 from backends.mesh.relay_access import (
     RELAY_PORT,
     RelayAccess,
@@ -96,13 +96,13 @@ async def run_relay(listen: str, rate: str, clients: int, as_json: bool) -> None
         told(f"a relay at port {port}; dllm-tui relay access tells how to use it")
         try:
             if not (plain := reflector_address(address)):
-                raise HostError(f"{address} is no address of IPv4")
+                raise MachineError(f"{address} is no address of IPv4")
             access = RelayAccess(url="", key=key)
             reflector = await Reflector.bound(access, plain, port)
             stack.push_async_callback(reflector.close)
             answering = asyncio.create_task(reflector.run())
             stack.push_async_callback(end_tasks, answering)
-        except HostError as error:
+        except MachineError as error:
             told(f"machines are not told how they look from here: {error}")
         await _log(server.traffic, told)
 

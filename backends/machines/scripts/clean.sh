@@ -20,7 +20,7 @@ is_agent() { # PID
     tr '\0' ' ' <"/proc/$1/cmdline"
   else
     ps -ww -o command= -p "$1"
-  fi 2>/dev/null)" in *"dllm-relay host --run-dir "*) true ;; *) false ;; esac
+  fi 2>/dev/null)" in *"dllm-relay agent --run-dir "*) true ;; *) false ;; esac
 }
 
 programs() {

@@ -15,7 +15,7 @@ from typing import Any
 import asyncssh
 from aiohappyeyeballs import start_connection
 
-from backends.errors import HostError, NeedsAnswer, PeerUnreachable
+from backends.errors import MachineError, NeedsAnswer, PeerUnreachable
 from backends.machines.ssh import errors
 from backends.machines.ssh.config import Destination, KnownLine, Settings, resolve
 from backends.machines.ssh.errors import connect_error
@@ -74,7 +74,7 @@ def remember(settings: Settings, key: asyncssh.SSHKey) -> None:
     try:
         append_line(path, line.encode())
     except OSError as error:
-        raise HostError(
+        raise MachineError(
             f"The host key of {settings.label} cannot be remembered: {path} cannot be "
             f"written ({error.strerror})",
             "Make the file writable, or add the key with ssh itself.",
@@ -338,7 +338,7 @@ class _Attempt:
         if client.offered is not None:
             await asyncio.to_thread(remember, self.settings, client.offered)
 
-    def _distrusts(self, client: LoginClient, error: Exception) -> HostError:
+    def _distrusts(self, client: LoginClient, error: Exception) -> MachineError:
         settings = self.settings
         if client.lines:
             return errors.host_key_changed(settings, client.lines)
@@ -358,7 +358,7 @@ class _Attempt:
         )
         return NeedsAnswer(question)
 
-    def _refused(self, client: LoginClient, keys: Keys) -> HostError:
+    def _refused(self, client: LoginClient, keys: Keys) -> MachineError:
         settings = self.settings
         if keys.locked:
             return self._locked(keys.locked[0])
@@ -368,7 +368,7 @@ class _Attempt:
             return NeedsAnswer(PeerQuestion(kind=QuestionKind.PASSWORD, text=text))
         return errors.login_refused(settings, client.tried)
 
-    def _locked(self, path: str) -> HostError:
+    def _locked(self, path: str) -> MachineError:
         if not can_unlock():
             return PeerUnreachable(
                 f"{path} is locked with a passphrase, and bcrypt is not installed to "
@@ -485,7 +485,7 @@ class Login:
         except NeedsAnswer:
             self._asker = str(destination)
             raise
-        except HostError:
+        except MachineError:
             raise
         except asyncio.CancelledError as error:
             # Cancelled by the bound around all: say which host was silent.

@@ -9,7 +9,7 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backends.errors import HostError, PeerUnreachable, UsageError
+from backends.errors import MachineError, PeerUnreachable, UsageError
 from backends.machine_names import bracketed
 from backends.state import Value
 
@@ -246,7 +246,7 @@ def _read(
             **given,
         )
     except (OSError, ValueError, asyncssh.Error) as error:
-        raise HostError(
+        raise MachineError(
             f"The ssh config cannot be used for {destination.host} ({error})",
             "Try it with ssh itself, and mend the file.",
         ) from error

@@ -15,7 +15,7 @@ import asyncssh
 from msgspec.structs import replace
 
 from backends.errors import (
-    HostError,
+    MachineError,
     NeedsAnswer,
     PeerUnreachable,
     Revoked,
@@ -208,12 +208,12 @@ class Connection:
                 asking = _fresh(ConnectionPhase.ASKING)
                 self._tell(replace(asking, question=question, note=question.text))
                 await self._answered.wait()
-            except HostError as error:
+            except MachineError as error:
                 await self._wait(str(error), error)
             else:
                 await self._watch()
 
-    async def _wait(self, note: str, error: HostError | None = None) -> None:
+    async def _wait(self, note: str, error: MachineError | None = None) -> None:
         most_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
         delay_s = random.uniform(0, most_s)
@@ -230,7 +230,7 @@ class Connection:
         self._poked.clear()
         self._tell(_fresh(ConnectionPhase.CONNECTED))
         start = self._heard_at = time.monotonic()
-        with contextlib.suppress(HostError):
+        with contextlib.suppress(MachineError):
             await self._beat_until_it_breaks()
         if time.monotonic() - start > _SETTLED_S:
             self._failures = 0
@@ -369,7 +369,7 @@ class Connection:
             if self.greeting.os:
                 return
             said = result.stdout + result.stderr
-        except (HostError, OSError, asyncssh.Error) as error:
+        except (MachineError, OSError, asyncssh.Error) as error:
             if link.is_closed():
                 raise connection_lost(self.name, error) from error
             said = str(error)
@@ -423,7 +423,7 @@ class Connection:
             except (OSError, asyncssh.Error) as error:
                 raise self._broken(link, error) from error
         if check and result.code != 0:
-            raise HostError(
+            raise MachineError(
                 f"A command on {self.name} ended with status {result.code}"
                 + behind(result.stderr)
             )
@@ -452,7 +452,7 @@ class Connection:
             async with asyncio.timeout(_SLOT_TIMEOUT_S):
                 await slots.acquire()
         except TimeoutError as error:
-            raise HostError(
+            raise MachineError(
                 f"Too many commands run on {self.name} at once", "Try again later."
             ) from error
         try:
@@ -545,7 +545,7 @@ class Connection:
         try:
             return await start_sftp(link)
         except (TimeoutError, asyncssh.ChannelOpenError, asyncssh.SFTPError) as error:
-            raise HostError(
+            raise MachineError(
                 f"{self.name} takes and gives no files: it offers no SFTP ({error})",
                 "Set Subsystem sftp internal-sftp in its sshd_config.",
             ) from error

@@ -10,16 +10,18 @@ from collections.abc import Sequence
 
 import asyncssh
 
-from backends.errors import HostError, PeerUnreachable
+from backends.errors import MachineError, PeerUnreachable
 from backends.machines.ssh.config import KnownLine, Settings
 from backends.mesh.messages import LENDS_NO
 
 _UNROUTED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
-def connect_error(error: BaseException, where: Settings, timeout_s: float) -> HostError:
+def connect_error(
+    error: BaseException, where: Settings, timeout_s: float
+) -> MachineError:
     """The failure of a connection attempt; an error that explains itself stays."""
-    if isinstance(error, HostError):
+    if isinstance(error, MachineError):
         return error
     if isinstance(error, TimeoutError):
         return _silent(where, timeout_s)
@@ -85,8 +87,8 @@ def no_commands(where: Settings, output: str) -> PeerUnreachable:
     )
 
 
-def forwarding_forbidden(name: str, what: str) -> HostError:
-    return HostError(
+def forwarding_forbidden(name: str, what: str) -> MachineError:
+    return MachineError(
         f"The sshd of {name} forbids forwarding to {what}",
         "Set AllowTcpForwarding yes and AllowStreamLocalForwarding yes in its "
         "sshd_config.",
@@ -95,15 +97,15 @@ def forwarding_forbidden(name: str, what: str) -> HostError:
 
 def forwarding_failed(
     name: str, what: str, error: asyncssh.ChannelOpenError
-) -> HostError:
+) -> MachineError:
     if LENDS_NO in error.reason:
-        return HostError(
+        return MachineError(
             f"{name} lends no way to its {what}",
             "Its workers are reached through relays only: up --relay auto.",
         )
     if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
         return forwarding_forbidden(name, what)
-    return HostError(f"{name} could not connect to its {what} ({error.reason})")
+    return MachineError(f"{name} could not connect to its {what} ({error.reason})")
 
 
 def connection_lost(name: str, error: BaseException | None) -> PeerUnreachable:

@@ -15,7 +15,7 @@ import asyncssh
 import msgspec
 
 from backends.errors import (
-    HostError,
+    MachineError,
     NeedsAnswer,
     PeerUnreachable,
     Revoked,
@@ -199,7 +199,7 @@ async def _logged_in(
     except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed):
         # As another home's machine at the same private address.
         if other is not None:
-            with contextlib.suppress(HostError):
+            with contextlib.suppress(MachineError):
                 return await client_over(await other(), host_key, **login)
         raise
 
@@ -245,7 +245,7 @@ class ThroughHost:
             link = await login.open()
         except NeedsAnswer as error:
             login.close()
-            raise HostError(
+            raise MachineError(
                 f"{self._host} asks something before it lets this console through",
                 f"Log in to it once: ssh {self._host}.",
             ) from error
@@ -258,7 +258,7 @@ class ThroughHost:
             raise
 
     async def _beyond(self, link: asyncssh.SSHClientConnection) -> socket.socket:
-        why = HostError(f"{self._host} has no place to connect to")
+        why = MachineError(f"{self._host} has no place to connect to")
         for place in self._places:
             host, _, port = place.rpartition(":")
             plain, ours = socket.socketpair()
@@ -269,7 +269,7 @@ class ThroughHost:
                     await connect_beyond(link, ours, host.strip("[]"), int(port))
                 return made
             except TimeoutError:
-                why = HostError(f"{self._host} reaches nobody at {place}")
+                why = MachineError(f"{self._host} reaches nobody at {place}")
             except asyncssh.ChannelOpenError as error:
                 why = forwarding_failed(str(self._host), place, error)
             except BaseException:
@@ -345,7 +345,7 @@ class LentConnection(Connection):
                 due = time.monotonic() + pause_s
             try:
                 await self._try_another_way()
-            except (HostError, OSError, asyncssh.Error) as error:
+            except (MachineError, OSError, asyncssh.Error) as error:
                 log.debug("%s stays where it is: %s", self.name, error)
 
     @property
@@ -359,7 +359,7 @@ class LentConnection(Connection):
     async def _try_another_way(self) -> None:
         silent = self._is_silent
         if silent and self._files_users:
-            raise HostError("What is sent would break off")
+            raise MachineError("What is sent would break off")
         ways, path = self._ways, self.path
         link = await (ways.open() if silent else ways.open_better(path))
         try:
@@ -389,7 +389,7 @@ class LentConnection(Connection):
             if proved_s >= PROVE_S and not is_busy:
                 return
             if proved_s >= BUSY_MAX_S:
-                raise HostError("It is busy")
+                raise MachineError("It is busy")
             await asyncio.sleep(PROVE_EVERY_S)
 
     async def _be_greeted(self, link: asyncssh.SSHClientConnection) -> None:
@@ -416,7 +416,7 @@ class LentConnection(Connection):
         )
 
     async def run(self, script: str, *args: str, **_: Any) -> ShellResult:
-        raise HostError(_NO_SHELL.format(name=self.name))
+        raise MachineError(_NO_SHELL.format(name=self.name))
 
     async def hold(self, line: str, *args: str) -> HeldSession:
         """Open its agent, whatever line would start one elsewhere."""
@@ -435,7 +435,7 @@ class LentConnection(Connection):
             raise self._broken(link, error) from error
 
     async def forward_back(self, beyond: LinkTransport, far: str = "") -> Tunnel:
-        raise HostError(
+        raise MachineError(
             f"{self.name} is lent as a worker: it cannot be the head",
             "Make another machine the head.",
         )
@@ -489,13 +489,13 @@ async def pair(
                 told = await read_line(process.stdout)
                 answer = msgspec.json.decode(told, type=PairAnswer)
                 if answer.problem:
-                    raise HostError(answer.problem)
+                    raise MachineError(answer.problem)
                 return answer.name
             finally:
                 link.close()
     except asyncssh.PermissionDenied as error:
-        raise HostError(
+        raise MachineError(
             f"{token.name} does not know this token", "Ask for another one."
         ) from error
     except NOT_JSON as error:
-        raise HostError(f"{token.name} gave an answer without sense") from error
+        raise MachineError(f"{token.name} gave an answer without sense") from error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import asyncssh
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.shell import ShellResult
 from backends.printable import last_line
 from backends.tasks import end_tasks
@@ -63,7 +63,7 @@ async def run_script(
     With ``on_line`` only the last 4 MB of stdout are kept for the result.
     """
     if any("\0" in text for text in (script, *args)):
-        raise HostError(f"A command for {name} contains a NUL character")
+        raise MachineError(f"A command for {name} contains a NUL character")
     mark = secrets.token_hex(16)
     framed = _FRAME.format(
         arguments=" ".join(shlex.quote(arg) for arg in args),
@@ -76,7 +76,7 @@ async def run_script(
         async with asyncio.timeout(timeout_s):
             return await session.run(connection, text)
     except TimeoutError as error:
-        raise HostError(
+        raise MachineError(
             f"A command on {name} took longer than {timeout_s:g} s"
             + session.last_words(),
             "The machine may be overloaded; try again.",
@@ -90,7 +90,7 @@ async def open_session(connection: asyncssh.SSHClientConnection, name: str) -> P
             return await connection.create_process(_COMMAND, encoding=None)
         except asyncssh.ChannelOpenError as error:
             if pause_s is None or connection.is_closed():
-                raise HostError(
+                raise MachineError(
                     f"{name} opens no further session ({error.reason})",
                     "Raise MaxSessions in its sshd_config.",
                 ) from error
@@ -138,7 +138,7 @@ class _Session:
             self._stdout.add(data)
             if self._stdout.size > STDOUT_LIMIT_BYTES:
                 if not self._follows:
-                    raise HostError(
+                    raise MachineError(
                         f"A command on {self._name} printed more than "
                         f"{STDOUT_LIMIT_BYTES >> 20} MB"
                     )
@@ -289,7 +289,7 @@ async def hold(
     """
     text = f"set -- {' '.join(map(shlex.quote, args))}; {line}"
     if any(ord(sign) < 32 for sign in text):
-        raise HostError(f"A command for {name} contains a control character")
+        raise MachineError(f"A command for {name} contains a control character")
     process = await open_session(connection, name)
     session = HeldSession(process)
     await session.write(text.encode("utf-8", "surrogateescape") + b"\n")

@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncssh
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.link.transport import (
     LOOPBACK,
     LinkTransport,
@@ -194,7 +194,7 @@ class Tunnel:
         self.incarnation = secrets.token_hex(4)
         self.note = ""
         self.on_broken: Callable[[], None] | None = None
-        self.last_error: HostError | None = None
+        self.last_error: MachineError | None = None
         """Why the newest connection through it failed; None while all goes well."""
         self.heartbeat_ms: float | None = None
         """The round trip of its connection now; None while that is silent."""
@@ -293,7 +293,7 @@ class Tunnel:
                 )
         except OSError as error:
             where = near if isinstance(near, Path) else f"Port {near} of this machine"
-            raise HostError(
+            raise MachineError(
                 f"{where} cannot be used for a tunnel to {self._name} "
                 f"({error.strerror or error})"
             ) from error
@@ -313,11 +313,13 @@ class Tunnel:
         except asyncssh.ChannelOpenError as error:
             self.last_error = forwarding_failed(self._name, self._what, error)
             end.abort()
-        except HostError as error:
+        except MachineError as error:
             self.last_error = error
             end.abort()
         except (TimeoutError, OSError, asyncssh.Error) as error:
-            self.last_error = HostError(f"The tunnel to {self._name} broke ({error})")
+            self.last_error = MachineError(
+                f"The tunnel to {self._name} broke ({error})"
+            )
             end.abort()
         except asyncio.CancelledError:
             end.abort()
@@ -353,7 +355,7 @@ class Tunnel:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await _connect(end, endpoint)
         except OSError as error:
-            self.last_error = HostError(
+            self.last_error = MachineError(
                 f"Nothing listens at our {endpoint}, which {self._name} uses"
             )
             raise asyncssh.ChannelOpenError(

@@ -1,4 +1,4 @@
-// What is asked of the host and answered, a line each; work that takes a while has a child process
+// What is asked of the agent and answered, a line each; work that takes a while has a child process
 // of its own, so that no request waits for another and a fork happens only when one is asked for.
 #pragma once
 

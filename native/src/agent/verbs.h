@@ -1,4 +1,4 @@
-// What the verbs of `dllm-relay host` do; each returns its result as JSON or throws Refusal.
+// What the verbs of `dllm-relay agent` do; each returns its result as JSON or throws Refusal.
 #pragma once
 
 #include <cstdint>

@@ -281,8 +281,8 @@ StubOptions parse_stub_options(std::span<const char* const> args) {
                   {{"--device", [&](auto& text) { options.devices.push_back(parse_device(text)); }},
                    {"--listen", [&](auto& text) { options.listen = port_for("--listen", text); }},
                    {"--protocol", [&](auto& text) { options.protocol = parse_protocol(text); }}});
-  if (options.devices.empty()) throw UsageError("paper needs --device NAME:TOTAL[:FREE]");
-  if (options.devices.size() > kDevicesMax) throw UsageError("paper takes 16 devices at most");
+  if (options.devices.empty()) throw UsageError("stub needs --device NAME:TOTAL[:FREE]");
+  if (options.devices.size() > kDevicesMax) throw UsageError("stub takes 16 devices at most");
   return options;
 }
 
@@ -433,7 +433,7 @@ void attend(int client, const std::vector<StubDevice>& devices, Version version)
 }
 
 const char* const kStubHelp =
-    R"(usage: dllm-relay paper --device NAME:TOTAL[:FREE] … [options]
+    R"(usage: dllm-relay stub --device NAME:TOTAL[:FREE] … [options]
 
 Speaks for a worker that does not run: answers how many devices it has, their memory, alignment and
 the size of a tensor there, and keeps buffers without memory, which is all llama-fit-params asks.

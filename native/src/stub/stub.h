@@ -1,4 +1,4 @@
-// `dllm-relay paper`: speaks for workers that do not run, so that a plan's memory can be asked.
+// `dllm-relay stub`: speaks for workers that do not run, so that a plan's memory can be asked.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ struct StubOptions {
 
 StubOptions parse_stub_options(std::span<const char* const> args);
 
-// Answers until the client leaves or asks for more than a paper worker has.
+// Answers until the client leaves or asks for more than a stub worker has.
 void attend(int client, const std::vector<StubDevice>& devices, Version version);
 
 extern const char* const kStubHelp;

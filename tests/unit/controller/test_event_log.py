@@ -24,7 +24,7 @@ from backends.controller.event_recorders import (
     PeerRecorder,
     WorkRecorder,
 )
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.split.layout import make_split, ranges
 from backends.state import (
     Actor,
@@ -182,8 +182,8 @@ def test_work_at_a_peer_is_told_also_when_it_fails(event_log: EventLog) -> None:
     work = WorkRecorder(event_log, ANNA, "mini")
     with work.tries("copied tiny.gguf to mini"):
         pass
-    with pytest.raises(HostError), work.tries("copied big.gguf to mini"):
-        raise HostError("The disk is full")
+    with pytest.raises(MachineError), work.tries("copied big.gguf to mini"):
+        raise MachineError("The disk is full")
     assert texts(event_log) == [
         "anna@studio copied tiny.gguf to mini",
         "anna@studio copied big.gguf to mini, which failed: The disk is full",

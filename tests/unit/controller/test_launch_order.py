@@ -190,7 +190,7 @@ class Ending:
         self.ended = asyncio.Event()
         self.stops = asyncio.Event()
         self.may_stop = asyncio.Event()
-        self.local = stage.cast.get("local").host
+        self.local = stage.cast.get("local").agent
         self._stop, self.local.stop = self.local.stop, self._slow  # type: ignore[method-assign]
         clusters = Clusters(MagicMock(), paths)
         clusters._clusters["default"] = stage.cluster

@@ -17,7 +17,7 @@ from backends.config import Config
 from backends.controller.links import End, Links, Transports
 from backends.controller.snapshot_store import SnapshotStore
 from backends.direct_address import DirectAddress
-from backends.errors import HostError, PeerUnreachable, UsageError
+from backends.errors import MachineError, PeerUnreachable, UsageError
 from backends.link.transport import (
     LinkRoute,
     LinkTransport,
@@ -174,7 +174,7 @@ async def test_what_no_relay_takes_is_refused(
     with pytest.raises(UsageError, match=sentence):
         await links.set_lab(None, replace(MOST, **beyond))
     # What it can do reaches the relay, which is not there.
-    with pytest.raises(HostError, match="relay of w does not answer"):
+    with pytest.raises(MachineError, match="relay of w does not answer"):
         await links.set_lab(None, MOST)
     await links.unfollow()
 

@@ -32,10 +32,10 @@ from backends.demo import MODEL_PATH
 from backends.direct_address import DirectAddress
 from backends.engine.ask import Engine
 from backends.engine.versions import protocols_match
-from backends.errors import ControllerError, HostError, ModelError, PlanError
+from backends.errors import ControllerError, MachineError, ModelError, PlanError
 from backends.link.relay import worker_relay_argv
 from backends.machines.agent import ProcessRecord
-from backends.machines.local import local_host_for_now
+from backends.machines.local import local_agent_for_now
 from backends.machines.machine import LocalMachine
 from backends.machines.readers import Readers
 from backends.models import layers
@@ -93,18 +93,18 @@ class Bench:
     """The parts of a controller on this machine alone; what was asked of it counts."""
 
     def __init__(
-        self, paths: Paths, host: Any, monkeypatch: pytest.MonkeyPatch
+        self, paths: Paths, agent: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.asked = Counter[str]()
         self.free_bytes: int | None = None
-        readers = Readers(paths, host)
-        self.here = LocalMachine(host, readers, lambda _: paths.run_dir, list)
+        readers = Readers(paths, agent)
+        self.here = LocalMachine(agent, readers, lambda _: paths.run_dir, list)
         self.peers: tuple[Peer, ...] = ()
         self.clusters = Clusters(readers, paths)
         self.preparations = Preparations(
             self.clusters, cast("Any", self), readers, self._no_models
         )
-        memory, engine = host.memory, self.here.engine
+        memory, engine = agent.memory, self.here.engine
 
         async def surveyed(*args: Any) -> list[Peer]:
             self.asked["survey"] += 1
@@ -129,7 +129,7 @@ class Bench:
             return Engine(info=info, flags=frozenset())
 
         monkeypatch.setattr(preparation, "machines_now", surveyed)
-        monkeypatch.setattr(host, "memory", free)
+        monkeypatch.setattr(agent, "memory", free)
         monkeypatch.setattr(layers, "read_header", header)
         monkeypatch.setattr(self.here, "engine", counted)
         monkeypatch.setattr(readers, "engine", of_ours)
@@ -163,8 +163,8 @@ class Bench:
 
 @pytest.fixture
 async def bench(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    async with local_host_for_now(paths.run_dir) as host:
-        bench = Bench(paths, host, monkeypatch)
+    async with local_agent_for_now(paths.run_dir) as agent:
+        bench = Bench(paths, agent, monkeypatch)
         await bench.clusters.start(cast("Any", bench))
         bench.asked.clear()
         yield bench
@@ -227,7 +227,7 @@ async def test_a_changed_file_is_read_again(bench: Bench, tmp_path: Path) -> Non
 
 async def test_after_a_new_probe_of_a_peer_it_is_prepared_anew(bench: Bench) -> None:
     preview = await bench.prepared()
-    here = Peer(name="local", devices=(await bench.here.host.memory(),))
+    here = Peer(name="local", devices=(await bench.here.agent.memory(),))
     bench.peers = (replace(here, facts=PeerFacts(at=5.0)),)
     cluster = bench.clusters.get()
     plan, facts = await bench.preparations.launchable(cluster, preview.token)
@@ -391,12 +391,12 @@ class Able(ScriptedMachine):
         super().__init__(Cast(), name)
         self.searched = " in ~/.models"
         self.copies: tuple[str, ...] = ()
-        self.place: DirectAddress | HostError = DirectAddress(address="10.0.0.7")
+        self.place: DirectAddress | MachineError = DirectAddress(address="10.0.0.7")
         for one in seen:
             self.processes.put(one)
 
     async def direct_address(self) -> DirectAddress:
-        if isinstance(self.place, HostError):
+        if isinstance(self.place, MachineError):
             raise self.place
         return self.place
 
@@ -466,13 +466,13 @@ NOWHERE = "its relay was started without another address"
     [
         (HERE, DirectAddress(address="10.0.0.7"), HERE, ""),
         (HERE, DirectAddress(why="its sshd does not say"), HERE, ""),
-        (HERE, HostError("bob opens no further session"), HERE, ""),
+        (HERE, MachineError("bob opens no further session"), HERE, ""),
         ("", DirectAddress(address="10.0.0.7"), "", NOWHERE),
         ("", DirectAddress(why="its sshd does not say"), "", "its sshd does not say"),
     ],
 )
 async def test_a_relay_that_serves_is_left_where_it_listens(
-    tmp_path: Path, direct: str, now: DirectAddress | HostError, found: str, why: str
+    tmp_path: Path, direct: str, now: DirectAddress | MachineError, found: str, why: str
 ) -> None:
     bob = Able("bob", beside(BEFORE, direct))
     bob.place = now

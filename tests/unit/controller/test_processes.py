@@ -28,7 +28,7 @@ from backends.state import (
     ProcessRole,
     ProcessState,
 )
-from tests.kit.machines import Cast, Host
+from tests.kit.machines import Cast, FakeAgent
 
 
 def running(**names: str) -> Cast:
@@ -57,7 +57,7 @@ def test_another_agent_of_a_machine_is_listened_to() -> None:
     book = ProcessBook(cast("Any", machines), lambda: news.append(1))
     book.take()
     ada = machines.machines["ada"]
-    before, ada._host = ada.processes, Host(ada)
+    before, ada._agent = ada.processes, FakeAgent(ada)
     book.take()
     book.take()
     assert not before._subscribers
@@ -73,7 +73,7 @@ async def test_a_worker_may_be_named_controller(
     parts.readers.paths.controller_log = tmp_path / "controller.log"
     parts.readers.paths.controller_log.write_text("ours")
     its = LogChunk(name="controller", text="its", offset=0, next_offset=3)
-    parts.peers.get.return_value.host.read_log = AsyncMock(return_value=its)
+    parts.peers.get.return_value.agent.read_log = AsyncMock(return_value=its)
     one = ProcessInfo(name=worker, role=ProcessRole.WORKER, state=ProcessState.RUNNING)
     snapshot = ClusterSnapshot(processes=(one,))
     parts.cluster_of.return_value = SimpleNamespace(
@@ -225,16 +225,16 @@ def ended(code: int | None = 1) -> ProcessRecord:
 async def test_a_refused_argument_is_named_with_where_the_others_stand(
     log: str, flag: str
 ) -> None:
-    host = Shelf((DATA / f"fail_{log}.log").read_text())
-    failure = await failure_of(cast("Any", host), ended())
+    agent = Shelf((DATA / f"fail_{log}.log").read_text())
+    failure = await failure_of(cast("Any", agent), ended())
     assert flag in failure.what
     assert f"Leave {flag} out of what follows the two dashes (--)" in failure.hint
     assert "'/my engines/llama-server' --help" in failure.hint
 
 
 async def test_another_end_is_to_be_read_in_the_log() -> None:
-    host = Shelf((DATA / "fail_trunc.log").read_text())
-    failure = await failure_of(cast("Any", host), ended())
+    agent = Shelf((DATA / "fail_trunc.log").read_text())
+    failure = await failure_of(cast("Any", agent), ended())
     assert failure.hint == "Launch again; if it repeats, its log says why."
 
 
@@ -279,12 +279,12 @@ async def test_a_load_from_a_sparse_file_ends_with_the_relays_reason() -> None:
             text = self.logs.get(name, self._log)
             return LogChunk(name=name, text=text, offset=0, next_offset=len(text))
 
-    host = Logs("Remote RPC server crashed or returned malformed response")
-    failure = await failure_of(cast("Any", host), ended(None))
+    agent = Logs("Remote RPC server crashed or returned malformed response")
+    failure = await failure_of(cast("Any", agent), ended(None))
     assert failure.what.endswith(": mini: y is a hole in the sparse file here")
     assert failure.hint.startswith("Put the model there, or a sparse file")
-    host.seen = host.seen[:2]
-    failure = await failure_of(cast("Any", host), ended(None))
+    agent.seen = agent.seen[:2]
+    failure = await failure_of(cast("Any", agent), ended(None))
     assert failure.what.endswith(": a worker died or closed the connection")
 
 
@@ -293,8 +293,8 @@ def test_restarts_count_from_when_a_goal_first_served() -> None:
     book = ProcessBook(cast("Any", machines), lambda: None)
 
     def begins_again(pid: int) -> None:
-        host = machines.machines["ada"].processes
-        host.put(replace(host.processes["default/x"], pid=pid))
+        agent = machines.machines["ada"].processes
+        agent.put(replace(agent.processes["default/x"], pid=pid))
         book.take()
 
     def restarts() -> list[int]:

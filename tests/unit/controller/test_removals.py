@@ -15,7 +15,7 @@ from backends.controller.removals import Removals
 from backends.errors import UsageError
 from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession
-from backends.machines.local import local_host_for_now
+from backends.machines.local import local_agent_for_now
 from backends.machines.machine import LocalMachine
 from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
@@ -49,14 +49,14 @@ class Machines:
 class House:
     """One machine with a folder of models, and the plans of its clusters."""
 
-    def __init__(self, folder: Path, host: AgentSession) -> None:
+    def __init__(self, folder: Path, agent: AgentSession) -> None:
         self.models = folder / "models"
         self.models.mkdir()
         self.paths = paths_in(folder)
-        readers = Readers(self.paths, host)
-        catalogue = Catalogue(host, [Folder("models", self.models)])
+        readers = Readers(self.paths, agent)
+        catalogue = Catalogue(agent, [Folder("models", self.models)])
         listed = lambda: catalogue.listing.models  # noqa: E731
-        machine = LocalMachine(host, readers, self.paths.relay_socket, listed)
+        machine = LocalMachine(agent, readers, self.paths.relay_socket, listed)
         self.clusters: list[Any] = []
         peers: Any = Machines(machine, "mini")
         clusters: Any = self.clusters
@@ -76,8 +76,8 @@ class House:
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with local_host_for_now(tmp_path / "run") as host:
-        yield House(tmp_path, host)
+    async with local_agent_for_now(tmp_path / "run") as agent:
+        yield House(tmp_path, agent)
 
 
 async def test_no_model_of_a_cluster_is_deleted(house: House) -> None:

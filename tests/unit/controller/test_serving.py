@@ -22,7 +22,7 @@ from backends.controller.serving import (
     overall,
 )
 from backends.engine.server import Counts, Slot
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.split.layout import make_split
 from backends.state import (
     Acceptance,
@@ -51,7 +51,7 @@ class LogHost:
 
     async def read_log(self, name: str, offset: int, limit_bytes: int) -> LogChunk:
         if self.gone:
-            raise HostError("gone")
+            raise MachineError("gone")
         start = len(self.log) + offset if offset < 0 else offset
         text = self.log[start : start + limit_bytes]
         end = start + len(text)
@@ -115,11 +115,11 @@ def follow(
 
 async def test_what_was_reported_of_earlier_build_is_forgotten(tmp_path: Path) -> None:
     watch = Watch(Stage(tmp_path).context)
-    watch.report(HostError("the gateway cannot be started"))
+    watch.report(MachineError("the gateway cannot be started"))
     watch.forget()
     await watch.require()
-    watch.report(HostError("nor can this one"))
-    with pytest.raises(HostError, match="nor can this one"):
+    watch.report(MachineError("nor can this one"))
+    with pytest.raises(MachineError, match="nor can this one"):
         await watch.require()
 
 

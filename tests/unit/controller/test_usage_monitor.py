@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from backends.controller import usage_monitor as module
 from backends.controller.processes import ProcessBook
 from backends.controller.usage_monitor import UsageMonitor, sample_of, with_devices
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.state import (
     ClusterSnapshot,
     ClusterState,
@@ -124,7 +124,7 @@ class Clusters:
 
 async def test_a_report_tells_why_a_machine_has_no_figures() -> None:
     world = World("ada")
-    world.usages["ada"] = HostError("The helper on ada is too old for that")
+    world.usages["ada"] = MachineError("The helper on ada is too old for that")
     report = await world.monitor.report("default")
     here, ada = report.machines
     assert here.now == USAGE

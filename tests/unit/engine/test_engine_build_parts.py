@@ -17,8 +17,8 @@ import pytest
 from backends.engine import build_errors, children, compiling, fetch
 from backends.engine.ask import list_devices, parse_devices, parse_version
 from backends.engine.versions import SOURCES, Source
-from backends.errors import TAIL_LINES, DllmError, EngineError, HostError
-from backends.machines.local import local_host_for_now
+from backends.errors import TAIL_LINES, DllmError, EngineError, MachineError
+from backends.machines.local import local_agent_for_now
 from backends.state import DeviceKind, EngineInfo, EngineSource
 from backends.writing import try_lock
 from tests.kit.processes import words_of
@@ -55,7 +55,7 @@ HERE = Path("/c/build")
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space "
             "left on device",
-            HostError,
+            MachineError,
             "became full while fetching a==1",
         ),
         ("No module named pip", EngineError, "has no pip"),
@@ -327,10 +327,10 @@ async def test_nothing_of_a_silent_engine_is_left(tmp_path: Path, leader: str) -
         worker_path=engine,
     )
     answer = "gave no answer within 0.6 s"
-    async with local_host_for_now(tmp_path / "run") as host:
+    async with local_agent_for_now(tmp_path / "run") as agent:
         if leader == "wait":
             with pytest.raises(EngineError, match=answer):
-                await list_devices(host, found, timeout_s=0.6)
+                await list_devices(agent, found, timeout_s=0.6)
         else:
-            assert await list_devices(host, found, timeout_s=60) == ()
+            assert await list_devices(agent, found, timeout_s=60) == ()
     await until(lambda: not alive_with(marker))

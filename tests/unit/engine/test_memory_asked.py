@@ -218,7 +218,7 @@ async def test_parts_of_tensors_are_not_asked_about() -> None:
 
 async def test_an_older_helper_program_is_told_of(tmp_path: Path) -> None:
     relay = tmp_path / "relay"
-    program(relay, "#!/bin/sh\necho 'unknown command paper' >&2\nexit 2\n")
+    program(relay, "#!/bin/sh\necho 'unknown command stub' >&2\nexit 2\n")
     asker = MemoryAsker(tmp_path / "kept", lambda: relay)
     with pytest.raises(EngineError, match="stub worker"):
         await asker.ask(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from backends.config import Config
 from backends.controller.links import Links, Transports
 from backends.controller.snapshot_store import SnapshotStore
-from backends.errors import DllmError, HostError, UsageError
+from backends.errors import DllmError, MachineError, UsageError
 from backends.link import relay
 from backends.link.figures import chrome_trace, why_no_link
 from backends.link.meter import PASSES_SHOWN, LinkMeter, Throughput
@@ -476,5 +476,5 @@ async def test_a_lab_is_on_once_a_relay_that_just_began_says_so(
     async with answering(tmp_path / "s", HELLO, told):
         await putting
     monkeypatch.setattr(relay, "ANSWER_S", 0.05)
-    with pytest.raises(HostError, match="The relay of mini took no lab"):
+    with pytest.raises(MachineError, match="The relay of mini took no lab"):
         await put_lab("mini", tmp_path / "none", slow)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.machines.local import local_host
+from backends.machines.local import local_agent
 from backends.state import EngineInfo, EngineSource
 from tests.kit.local_peer import LocalPeer, LocalShell, write_program
 from tests.unit.machines.processes import kill_family_of
@@ -28,22 +28,22 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def open_host() -> AsyncIterator[Callable[..., AgentSession]]:
-    """Makes hosts over run directories; their agents end with the test."""
-    hosts: list[AgentSession] = []
+async def open_agent() -> AsyncIterator[Callable[..., AgentSession]]:
+    """Makes agents over run directories; their agents end with the test."""
+    agents: list[AgentSession] = []
 
     def make(directory: Path, **options: Path) -> AgentSession:
-        hosts.append(local_host(directory, **options))  # type: ignore[arg-type]
-        return hosts[-1]
+        agents.append(local_agent(directory, **options))  # type: ignore[arg-type]
+        return agents[-1]
 
     yield make
-    for host in hosts:
-        await host.close()
+    for agent in agents:
+        await agent.close()
 
 
 @pytest.fixture
-def host(open_host: Callable[..., AgentSession], run_dir: Path) -> AgentSession:
-    return open_host(run_dir)
+def agent(open_agent: Callable[..., AgentSession], run_dir: Path) -> AgentSession:
+    return open_agent(run_dir)
 
 
 @pytest.fixture

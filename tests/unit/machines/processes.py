@@ -85,29 +85,29 @@ def stray_in_a_lost_session() -> tuple[int, int]:
     return stray, leader.pid
 
 
-async def first_line(host: AgentSession, name: str = "p") -> str:
+async def first_line(agent: AgentSession, name: str = "p") -> str:
     deadline = time.monotonic() + PATIENCE_S
-    while "\n" not in (text := (await host.read_log(name, 0, 4096)).text):
+    while "\n" not in (text := (await agent.read_log(name, 0, 4096)).text):
         assert time.monotonic() < deadline, "it printed nothing"
         await asyncio.sleep(POLL_S)
     return text.splitlines()[0]
 
 
-async def known(host: AgentSession, name: str = "p") -> ProcessRecord:
-    record = await host.record(name)
+async def known(agent: AgentSession, name: str = "p") -> ProcessRecord:
+    record = await agent.record(name)
     assert record is not None
     return record
 
 
-async def stopped(host: AgentSession, **options: float) -> ProcessRecord:
-    record = await host.stop("p", **options)
+async def stopped(agent: AgentSession, **options: float) -> ProcessRecord:
+    record = await agent.stop("p", **options)
     assert record is not None
     return record
 
 
-async def wait_ended(host: AgentSession, name: str = "p") -> None:
+async def wait_ended(agent: AgentSession, name: str = "p") -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while (record := await host.record(name)) is not None and record.alive:
+    while (record := await agent.record(name)) is not None and record.alive:
         assert time.monotonic() < deadline, "it did not end"
         await asyncio.sleep(POLL_S)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.errors import HostError, PeerUnreachable
-from backends.machines import agent, agent_channel
+from backends.errors import MachineError, PeerUnreachable
 from backends.machines import agent as agents
+from backends.machines import agent_channel
 from backends.machines.agent import AgentSession
 from backends.machines.agent_channel import BANNER_BYTES_MAX, Lines
 from backends.paths import relay_binary
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from tests.unit.machines.test_host_adopt import OpenHost
+    from tests.unit.machines.test_agent_adopt import OpenAgent
 
-HELLO = {"hello": "dllm-relay host", "protocol": 1, "version": "9", "run_dir": "/run"}
+HELLO = {"hello": "dllm-relay agent", "protocol": 1, "version": "9", "run_dir": "/run"}
 RECORD = {"name": "default/w", "pid": 7, "alive": True, "argv": ["x"], "log": "/log"}
 
 
@@ -82,10 +82,10 @@ def ok(request: dict[str, Any], **result: object) -> bytes:
 
 async def test_a_banner_is_passed_over() -> None:
     banner = b'Welcome!\n\x1b[31m{"hello":"you"}\n' + b"x" * 5000 + b"\n"
-    host = host_of(Scripted(lambda r: ok(r, port=7), banner))
-    assert await host.free_port() == 7
-    assert host.run_dir == "/run"
-    await host.close()
+    agent = host_of(Scripted(lambda r: ok(r, port=7), banner))
+    assert await agent.free_port() == 7
+    assert agent.run_dir == "/run"
+    await agent.close()
 
 
 async def test_an_endless_banner_is_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ async def test_an_endless_banner_is_no_agent(monkeypatch: pytest.MonkeyPatch) ->
     stream.coming = asyncio.Queue()
     for _ in range(3):
         stream.coming.put_nowait(b"x" * BANNER_BYTES_MAX)
-    with pytest.raises(HostError, match=r"on ada said nothing within 0\.3 s"):
+    with pytest.raises(MachineError, match=r"on ada said nothing within 0\.3 s"):
         await host_of(stream).free_port()
     assert stream.closed
 
@@ -104,7 +104,7 @@ async def test_a_program_that_is_no_agent_says_why() -> None:
     stream.coming = asyncio.Queue()
     stream.coming.put_nowait(b"usage: dllm-relay COMMAND\n")
     stream.coming.put_nowait(b"")
-    with pytest.raises(HostError, match="on ada does not run: its last words"):
+    with pytest.raises(MachineError, match="on ada does not run: its last words"):
         await host_of(stream).free_port()
 
 
@@ -113,7 +113,7 @@ async def test_another_protocol_is_refused() -> None:
     stream.coming = asyncio.Queue()
     stream.coming.put_nowait(line({**HELLO, "protocol": 2}))
     with pytest.raises(
-        HostError, match="version 9, which this one does not understand"
+        MachineError, match="version 9, which this one does not understand"
     ):
         await host_of(stream).free_port()
 
@@ -132,48 +132,50 @@ def after(junk: bytes, request: dict[str, Any]) -> bytes:
 
 async def test_junk_between_answers_is_passed_over() -> None:
     for junk in JUNK:
-        host = host_of(Scripted(partial(after, junk)))
-        assert [await host.free_port() for _ in range(3)] == [7, 7, 7], junk
-        assert host.seen == ()
-        await host.close()
+        agent = host_of(Scripted(partial(after, junk)))
+        assert [await agent.free_port() for _ in range(3)] == [7, 7, 7], junk
+        assert agent.seen == ()
+        await agent.close()
 
 
 async def test_an_answer_without_sense_is_an_error() -> None:
     answers: tuple[dict[str, Any], ...]
     answers = ({}, {"port": "7"}, {"port": None}, {"port": [7]})
     for port in answers:
-        host = host_of(Scripted(partial(ok, **port)))
-        with pytest.raises(HostError, match="ada gave an answer without sense"):
-            await host.free_port()
-        await host.close()
+        agent = host_of(Scripted(partial(ok, **port)))
+        with pytest.raises(MachineError, match="ada gave an answer without sense"):
+            await agent.free_port()
+        await agent.close()
 
 
 async def test_silence_is_told_of_by_the_name_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    host = host_of(Scripted(lambda r: b"" if r["do"] == "memory" else ok(r, port=7)))
-    await host.connect()
-    with pytest.raises(HostError, match=r"ada did not answer within 0\.1 s \(memory\)"):
-        await host._ask("memory", 0.1)
-    assert await host.free_port() == 7
-    await host.close()
+    agent = host_of(Scripted(lambda r: b"" if r["do"] == "memory" else ok(r, port=7)))
+    await agent.connect()
+    with pytest.raises(
+        MachineError, match=r"ada did not answer within 0\.1 s \(memory\)"
+    ):
+        await agent._ask("memory", 0.1)
+    assert await agent.free_port() == 7
+    await agent.close()
 
 
 async def test_a_broken_stream_ends_all_waiting_and_marks_nothing_dead() -> None:
     stream = Scripted(lambda r: b"")
-    host = host_of(stream)
-    await host.connect()
+    agent = host_of(stream)
+    await agent.connect()
     stream.coming.put_nowait(line({"push": "record", "record": RECORD}))
-    asked = [asyncio.create_task(host.free_port()) for _ in range(3)]
+    asked = [asyncio.create_task(agent.free_port()) for _ in range(3)]
     told = asyncio.Event()
-    host.subscribe(told.set)
+    agent.subscribe(told.set)
     await told.wait()
     stream.coming.put_nowait(b"")
     for one in asked:
         with pytest.raises(PeerUnreachable, match="helper on ada broke"):
             await one
-    assert [(r.name, r.alive) for r in host.seen] == [("default/w", True)]
-    await host.close()
+    assert [(r.name, r.alive) for r in agent.seen] == [("default/w", True)]
+    await agent.close()
 
 
 async def test_a_request_that_cannot_be_sent_ends_all_waiting() -> None:
@@ -185,15 +187,15 @@ async def test_a_request_that_cannot_be_sent_ends_all_waiting() -> None:
             raise BrokenPipeError
         return b""
 
-    host = host_of(Scripted(broken))
-    await host.connect()
-    waiting = asyncio.create_task(host.free_port())
+    agent = host_of(Scripted(broken))
+    await agent.connect()
+    waiting = asyncio.create_task(agent.free_port())
     await asyncio.sleep(0)
     with pytest.raises(PeerUnreachable, match="broke: its last words"):
-        await host._ask("memory", 1.0)
+        await agent._ask("memory", 1.0)
     with pytest.raises(PeerUnreachable, match="broke: its last words"):
         await waiting
-    await host.close()
+    await agent.close()
     gc.collect()
     assert lost == [], "an error that nobody looked at is logged as a fault"
 
@@ -205,20 +207,20 @@ async def test_answers_may_come_in_any_order() -> None:
         late.insert(0, ok(request, port=request["id"]))
         return b"".join(late) if len(late) == 3 else b""
 
-    host = host_of(Scripted(answer))
-    ports = await asyncio.gather(*(host.free_port() for _ in range(3)))
+    agent = host_of(Scripted(answer))
+    ports = await asyncio.gather(*(agent.free_port() for _ in range(3)))
     assert ports == sorted(ports)
-    await host.close()
+    await agent.close()
 
 
 async def test_a_flood_without_line_ends_breaks_the_channel_and_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(agent_channel, "ANSWER_BYTES_MAX", 1 << 20)
-    host = host_of(Scripted(lambda r: b"x" * ((1 << 20) + 2)))
+    agent = host_of(Scripted(lambda r: b"x" * ((1 << 20) + 2)))
     with pytest.raises(PeerUnreachable):
-        await host.free_port()
-    await host.close()
+        await agent.free_port()
+    await agent.close()
 
 
 async def test_a_stream_that_broke_is_opened_again_by_the_next_request() -> None:
@@ -228,13 +230,13 @@ async def test_a_stream_that_broke_is_opened_again_by_the_next_request() -> None
     async def open_stream() -> Scripted:
         return next(opened)
 
-    host = AgentSession("ada", open_stream)
-    await host.connect()
+    agent = AgentSession("ada", open_stream)
+    await agent.connect()
     streams[0].coming.put_nowait(b"")
     await asyncio.sleep(0.01)
-    assert await host.free_port() == 7
+    assert await agent.free_port() == 7
     assert streams[0].closed
-    await host.close()
+    await agent.close()
 
 
 async def test_closing_ends_an_agent_that_is_being_started() -> None:
@@ -247,27 +249,27 @@ async def test_closing_ends_an_agent_that_is_being_started() -> None:
         opened.set()
         return next(streams)
 
-    host = AgentSession("ada", open_stream, restarts=True)
-    asked = [asyncio.create_task(host.free_port()) for _ in range(2)]
+    agent = AgentSession("ada", open_stream, restarts=True)
+    asked = [asyncio.create_task(agent.free_port()) for _ in range(2)]
     await opened.wait()
-    await host.close()
+    await agent.close()
     assert silent.closed
     for one in asked:
         with pytest.raises(PeerUnreachable, match="ended meanwhile"):
             await one
-    assert await host.free_port() == 7
-    await host.close()
+    assert await agent.free_port() == 7
+    await agent.close()
 
 
 async def test_who_leaves_as_an_agent_has_begun_loses_no_agent() -> None:
     stream = Scripted(lambda r: ok(r, port=7))
-    host = host_of(stream)
-    asking = asyncio.create_task(host.free_port())
-    await until_now(lambda: host._opening is not None and host._opening.done())
+    agent = host_of(stream)
+    asking = asyncio.create_task(agent.free_port())
+    await until_now(lambda: agent._opening is not None and agent._opening.done())
     asking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asking
-    await host.close()
+    await agent.close()
     assert stream.closed
 
 
@@ -277,11 +279,11 @@ async def until_now(condition: Callable[[], bool]) -> None:
 
 
 async def test_what_was_stopped_leaves_nothing_behind() -> None:
-    host = host_of(Scripted(lambda r: ok(r, record=None)))
+    agent = host_of(Scripted(lambda r: ok(r, record=None)))
     for number in range(3):
-        await host.stop(f"default/w{number}")
-    assert not host._stopping
-    await host.close()
+        await agent.stop(f"default/w{number}")
+    assert not agent._stopping
+    await agent.close()
 
 
 def test_lines_hold_no_more_than_one() -> None:
@@ -305,8 +307,8 @@ async def test_one_that_greets_and_dies_is_restarted_ever_more_rarely(
     monkeypatch: pytest.MonkeyPatch, stayed_s: float, *, is_patient: bool
 ) -> None:
     """One that stayed for a while begins anew."""
-    monkeypatch.setattr(agent, "RESTART_PAUSES_S", (0.001, 0.001, 60.0))
-    monkeypatch.setattr(agent, "STAYED_S", stayed_s)
+    monkeypatch.setattr(agents, "RESTART_PAUSES_S", (0.001, 0.001, 60.0))
+    monkeypatch.setattr(agents, "STAYED_S", stayed_s)
     opened = 0
 
     async def open_stream() -> Scripted:
@@ -314,11 +316,11 @@ async def test_one_that_greets_and_dies_is_restarted_ever_more_rarely(
         opened += 1
         return Dying(lambda r: b"")
 
-    host = AgentSession("ada", open_stream, restarts=True)
-    await host.connect()
+    agent = AgentSession("ada", open_stream, restarts=True)
+    await agent.connect()
     await until(lambda: opened >= 3)
     await asyncio.sleep(0.1)
-    await host.close()
+    await agent.close()
     assert (opened == 3) is is_patient
 
 
@@ -345,7 +347,7 @@ class Raw:
 @contextlib.asynccontextmanager
 async def raw_agent(run_dir: Path) -> AsyncIterator[Raw]:
     process = await asyncio.create_subprocess_exec(
-        *(str(relay_binary()), "host", "--run-dir", str(run_dir)),
+        *(str(relay_binary()), "agent", "--run-dir", str(run_dir)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -358,7 +360,7 @@ async def raw_agent(run_dir: Path) -> AsyncIterator[Raw]:
 
 
 async def test_silence_beyond_its_lease_ends_an_agent_and_nothing_it_started(
-    run_dir: Path, open_host: OpenHost
+    run_dir: Path, open_agent: OpenAgent
 ) -> None:
     async with raw_agent(run_dir) as agent:
         answer = await agent.ask("start", name="default/p", argv=SLEEPER)
@@ -366,10 +368,10 @@ async def test_silence_beyond_its_lease_ends_an_agent_and_nothing_it_started(
         assert await agent.ask("lease", seconds=0.3) == {"id": 1, "ok": {}}
         assert await asyncio.wait_for(agent.process.wait(), 60) == 0
     assert exists(started)
-    host = open_host(run_dir)
-    (record,) = await host.records()
+    next_one = open_agent(run_dir)
+    (record,) = await next_one.records()
     assert record.alive
-    await host.stop("default/p")
+    await next_one.stop("default/p")
 
 
 async def is_renewed(run_dir: Path, lease_s: float) -> bool:
@@ -420,11 +422,11 @@ async def test_a_client_renews_its_lease_in_time_even_after_silence(
         # The second is lost, as while a cable is out.
         return b"" if len(leases) == 2 else ok(request)
 
-    host = leased(Scripted(answer), 0.04)
-    await host.connect()
+    agent = leased(Scripted(answer), 0.04)
+    await agent.connect()
     await asyncio.wait_for(fourth.wait(), 60)
     assert set(leases) == {0.04}
-    await host.close()
+    await agent.close()
 
 
 async def test_an_agent_that_knows_no_lease_is_asked_once() -> None:
@@ -437,9 +439,9 @@ async def test_an_agent_that_knows_no_lease_is_asked_once() -> None:
         error = {"kind": "bad_request", "message": "there is no verb 'lease'"}
         return line({"id": request["id"], "error": error})
 
-    host = leased(Scripted(answer), 0.01)
-    await host.connect()
+    agent = leased(Scripted(answer), 0.01)
+    await agent.connect()
     await asyncio.sleep(0.1)
-    assert await host.free_port() == 7
+    assert await agent.free_port() == 7
     assert asked == ["lease", "free_port"]
-    await host.close()
+    await agent.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.errors import HostError, ModelError, PeerUnreachable, UsageError
+from backends.errors import MachineError, ModelError, PeerUnreachable, UsageError
 from backends.machines import peer_downloads
 from backends.machines.peer_downloads import (
     SAMPLED,
@@ -179,7 +179,7 @@ async def test_a_broken_disk_here_is_no_broken_connection(
 ) -> None:
     wanted = Wanted("m.gguf", b"", (Run(0, SIZE, 0),))
     ways, report = [FromHere([UNREADABLE])], works.append
-    with pytest.raises(HostError) as caught:
+    with pytest.raises(MachineError) as caught:
         await deliver_model(shell, [wanted], ways, report=report)
     assert not isinstance(caught.value, PeerUnreachable)
     assert str(caught.value).startswith(
@@ -204,6 +204,6 @@ async def test_a_name_that_breaks_lines_is_refused(copy: Copy, model: Path) -> N
     ],
 )
 def test_a_broken_connection_resumes(error: OSError) -> None:
-    told: HostError = transfer_error("mini", error)
+    told: MachineError = transfer_error("mini", error)
     assert isinstance(told, PeerUnreachable)
     assert "The connection to mini broke" in str(told)

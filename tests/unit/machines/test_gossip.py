@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines import gossip
 from backends.machines.gossip import (
     BYTES_MAX,
@@ -243,7 +243,7 @@ async def test_who_cannot_be_told_is_left_until_the_next_probe(tmp_path: Path) -
 
     async def run(*_: str) -> None:
         tries.append(1)
-        raise HostError("The disk is full")
+        raise MachineError("The disk is full")
 
     full = ssh_peer("full", "ada@10.0.0.7")
     full.connection.run = run

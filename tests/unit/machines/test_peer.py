@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from backends.demo import MODEL_PATH
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machine_names import at_peer
 from backends.machines.machine import merged, path_at
 from backends.machines.model_files import read_there
@@ -104,7 +104,7 @@ async def test_a_folder_that_somebody_made_ready_is_not_used(
     else:
         os.symlink(tmp_path, fallback)
     try:
-        with pytest.raises(HostError, match="belongs to somebody else"):
+        with pytest.raises(MachineError, match="belongs to somebody else"):
             await machine.agent_at("/relay")
     finally:
         if how == "linked":
@@ -171,7 +171,7 @@ async def test_a_model_in_parts_of_all_sizes(shell: LocalShell, tmp_path: Path) 
 async def test_trouble_of_our_disk_is_told(shell: LocalShell, tmp_path: Path) -> None:
     cache = tmp_path / "headers"
     cache.write_text("in the way")
-    with pytest.raises(HostError, match=r"headers/mini.* on this machine cannot be"):
+    with pytest.raises(MachineError, match=r"headers/mini.* on this machine cannot be"):
         await read_there(shell, str(MODEL_PATH), cache)
 
 

@@ -19,7 +19,7 @@ from backends.engine.versions import SOURCES
 from backends.machines import parcels, provisioning
 from backends.machines.agent import ProcessSpec
 from backends.machines.facts import MachineInfo, MemoryInfo, MemoryLimit, System
-from backends.machines.local import local_host, local_host_for_now
+from backends.machines.local import local_agent, local_agent_for_now
 from backends.machines.provisioning import (
     Build,
     InstallMethod,
@@ -101,8 +101,8 @@ class Install:
 async def install(
     peer: LocalPeer, engine: EngineInfo, paths: Paths, tmp_path: Path
 ) -> Install:
-    async with local_host_for_now(tmp_path / "head") as host:
-        head = await host.machine()
+    async with local_agent_for_now(tmp_path / "head") as agent:
+        head = await agent.machine()
     helper = Path(shutil.copy(relay_binary(), tmp_path / "dllm-relay"))
     return Install(peer, head, engine, helper, paths)
 
@@ -484,16 +484,16 @@ async def test_only_ours_is_removed(shell: LocalShell, cache: Path, home: Path) 
 
 async def test_dead_directories_go(shell: LocalShell, home: Path, cache: Path) -> None:
     run_dir = home / ".local/state/dllm-tui/run/head"
-    async with local_host_for_now(run_dir) as host:
+    async with local_agent_for_now(run_dir) as agent:
         spec = ProcessSpec(
             name="default/w", role=ProcessRole.WORKER, argv=("sleep", "600")
         )
-        started = await host.start(spec)
+        started = await agent.start(spec)
         with pytest.raises(PeerBusy, match=rf"default/w \(pid {started.pid}\)"):
-            await clean(shell, host)
+            await clean(shell, agent)
         assert (cache / "relay").exists()
-        await host.stop("default/w")
-        assert await clean(shell, host) > 0
+        await agent.stop("default/w")
+        assert await clean(shell, agent) > 0
     assert not run_dir.parent.exists()
 
 
@@ -502,14 +502,14 @@ async def test_an_agent_that_only_looks_is_not_in_the_way(
 ) -> None:
     program = cache / "relay/1.0/dllm-relay"
     shutil.copy(relay_binary(), program)
-    host = local_host(home / "run", relay=program)
+    agent = local_agent(home / "run", relay=program)
     try:
-        await host.connect()
-        assert await clean(shell, host) > 0
+        await agent.connect()
+        assert await clean(shell, agent) > 0
         assert not program.exists()
-        assert await host.records() == []
+        assert await agent.records() == []
     finally:
-        await host.close()
+        await agent.close()
 
 
 async def test_nothing_of_a_head_that_looked_and_left_stays(

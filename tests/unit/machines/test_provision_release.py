@@ -14,7 +14,7 @@ from backends.engine.accelerators import Sight
 from backends.engine.download import release_manifest
 from backends.engine.install import MANIFEST, SERVER, WORKER
 from backends.engine.releases import Archive, archives_for, find_release
-from backends.machines.local import local_host_for_now
+from backends.machines.local import local_agent_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, provision
 from backends.machines.shell import CannotBuild, DoesNotRun
 from backends.paths import Paths, relay_binary
@@ -63,8 +63,8 @@ class Bringing:
         )
 
     async def __call__(self, mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
-        async with local_host_for_now(self.paths.run_dir) as host:
-            head = await host.machine()
+        async with local_agent_for_now(self.paths.run_dir) as agent:
+            head = await agent.machine()
         return await provision(
             self.peer,
             head=head,

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from backends.config import Config, PeerConfig
 from backends.engine.ask import Engine
-from backends.errors import ControllerError, DllmError, HostError, UsageError
+from backends.errors import ControllerError, DllmError, MachineError, UsageError
 from backends.machines import bare
 from backends.machines import readers as module
 from backends.machines.bare import LOOK_FIRST_S, LOOK_MOST_S, BarePeer, next_pause_s
-from backends.machines.local import local_host
+from backends.machines.local import local_agent
 from backends.machines.peers import Peers
 from backends.machines.readers import DEVICES_LAST_S, Readers
 from backends.paths import Paths
@@ -48,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         info = replace(LOCATION, rpc_protocol="7.0.0", devices=(gpu(7),))
         return Engine(info=info, flags=frozenset())
 
-    async def list_devices(host: object, engine: EngineInfo) -> tuple[Device, ...]:
+    async def list_devices(agent: object, engine: EngineInfo) -> tuple[Device, ...]:
         questions.append(len(questions))
         return (gpu(1000 - len(questions)),)
 
@@ -61,7 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def readers(tmp_path: Path, paths: Paths) -> Readers:
     paths.config_dir.mkdir()
-    return Readers(paths, local_host(tmp_path))
+    return Readers(paths, local_agent(tmp_path))
 
 
 async def free(readers: Readers) -> int:
@@ -93,14 +93,14 @@ def test_settings_that_cannot_be_read_are_those_before(readers: Readers) -> None
     file.write_text("api_port = 8123\n")
     assert readers.settings().api_port == 8123
     file.write_text("workres = 3\n")
-    for reads in (readers, Readers(readers.paths, readers.host)):
+    for reads in (readers, Readers(readers.paths, readers.agent)):
         assert reads.settings().api_port == 8123
         with pytest.raises(DllmError, match="workres"):
             reads.config()
     file.write_text("")
     assert readers.config().api_port is None
     file.unlink()
-    assert Readers(readers.paths, readers.host).settings() == Config()
+    assert Readers(readers.paths, readers.agent).settings() == Config()
 
 
 def test_a_file_is_read_once(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ async def test_a_peer_removed_twice_at_once_is_closed_once(tmp_path: Path) -> No
     await known.fine.wait()
     await asyncio.gather(peers.remove("ada"), peers.remove("ada"))
     assert known.closed
-    with pytest.raises(HostError, match="There is no peer ada"):
+    with pytest.raises(MachineError, match="There is no peer ada"):
         await peers.remove("ada")
 
 
@@ -303,7 +303,7 @@ async def test_peers_of_changed_settings_come_go_and_are_begun_anew(
         assert peers.known("bob") is bob
         busy.clear()
         assert await peers.follow(OnePeer.peers)
-        with pytest.raises(HostError):
+        with pytest.raises(MachineError):
             peers.known("bob")
         assert await peers.follow({"ada": PeerConfig(ssh="ada@elsewhere")})
         assert peers.known("ada") is not ada
@@ -368,7 +368,7 @@ async def devices_of(
     monkeypatch.setattr(bare, "list_devices", list_devices)
     monkeypatch.setattr(bare.AskingRelay, "start", start)
     config = PeerConfig(bare="10.0.0.3:50052", memory_gib=dict(budgets))
-    readers: Any = SimpleNamespace(engine=engine, host=None)
+    readers: Any = SimpleNamespace(engine=engine, agent=None)
     peer = BarePeer("box", config, readers, lambda: None, lambda name: False)
     await peer.look()
     return peer.peer.devices

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.errors import HostError, PeerUnreachable, UsageError
+from backends.errors import MachineError, PeerUnreachable, UsageError
 from backends.machines.ssh import authentication as dial_module
 from backends.machines.ssh import errors
 from backends.machines.ssh.authentication import (
@@ -98,7 +98,7 @@ def test_failures(error: Exception, what: str, hint: str) -> None:
 
 
 def test_an_explained_error_stays() -> None:
-    error = HostError("said")
+    error = MachineError("said")
     assert errors.connect_error(error, WHERE, 15.0) is error
     assert isinstance(UsageError("x"), Exception)
 
@@ -234,7 +234,7 @@ def test_an_alias_stands_without_port(where: Settings, key: asyncssh.SSHKey) -> 
 
 def test_a_file_that_cannot_be_written(where: Settings, key: asyncssh.SSHKey) -> None:
     where.known_hosts[0].mkdir(parents=True)
-    with pytest.raises(HostError, match="cannot be remembered"):
+    with pytest.raises(MachineError, match="cannot be remembered"):
         remember(where, key)
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, MachineError
 from backends.mesh import digits
 from backends.mesh.connection_limits import LINES_MAX
 from backends.mesh.digits import (
@@ -129,9 +129,9 @@ async def test_who_is_in_between_shows_other_digits(
         assert far is not None
         await until(lambda: machine.pairings.read().asking is not None, "the question")
         assert near.digits != far.digits
-        with pytest.raises(HostError, match="digits here are others"):
+        with pytest.raises(MachineError, match="digits here are others"):
             machine.pairings.decide(near.digits)
-        with pytest.raises(HostError, match="The owner of nuc sees other digits"):
+        with pytest.raises(MachineError, match="The owner of nuc sees other digits"):
             await far.outcome()
         near.close()
         await nobody_is_let_in(machine, far)
@@ -144,7 +144,7 @@ async def test_the_owner_refuses(machine: LentMachine) -> None:
     pairing = await begun(machine)
     pairing.decide(True)
     machine.pairings.decide(pairing.digits, accepts=False)
-    with pytest.raises(HostError, match="The owner of nuc refused"):
+    with pytest.raises(MachineError, match="The owner of nuc refused"):
         await pairing.outcome()
     assert "studio (127.0.0.1) was not paired: The owner of nuc refused" in said(
         machine
@@ -156,7 +156,7 @@ async def test_the_user_of_the_console_refuses(machine: LentMachine) -> None:
     pairing = await begun(machine)
     machine.pairings.decide(pairing.digits)
     pairing.decide(False)
-    with pytest.raises(HostError, match="studio refused, or went away"):
+    with pytest.raises(MachineError, match="studio refused, or went away"):
         await pairing.outcome()
     await nobody_is_let_in(machine, pairing)
 
@@ -174,9 +174,9 @@ async def test_nobody_waits_for_ever(
     monkeypatch.setattr(digits, "COMPARE_S", 0.5)
     pairing = await begun(machine)
     pairing.decide(True)
-    with pytest.raises(HostError, match="Nobody compared the digits in time"):
+    with pytest.raises(MachineError, match="Nobody compared the digits in time"):
         await pairing.outcome()
-    with pytest.raises(HostError, match="No console asks to be paired now"):
+    with pytest.raises(MachineError, match="No console asks to be paired now"):
         machine.pairings.decide(pairing.digits)
     assert "Nobody compared the digits in time" in said(machine)
     await nobody_is_let_in(machine, pairing)
@@ -184,7 +184,7 @@ async def test_nobody_waits_for_ever(
 
 async def test_one_at_a_time(machine: LentMachine) -> None:
     first = await begun(machine)
-    with pytest.raises(HostError, match="nuc is being paired with another console"):
+    with pytest.raises(MachineError, match="nuc is being paired with another console"):
         await begun(machine, "eve")
     asking = machine.pairings.read().asking
     assert asking is not None
@@ -196,7 +196,7 @@ async def test_tries_are_few_also_those_that_nobody_saw(machine: LentMachine) ->
     """Who hangs up once it knows that the digits differ has had its try."""
     for _ in range(digits.TRIES_OF_ONE_MAX):
         assert "nonce" in await has_a_try(machine, "127.0.0.1")
-    with pytest.raises(HostError, match="nuc was asked too often"):
+    with pytest.raises(MachineError, match="nuc was asked too often"):
         await begun(machine)
     # Who has another address may still, until all together had too many.
     for number in range(digits.TRIES_MAX - digits.TRIES_OF_ONE_MAX):
@@ -279,7 +279,7 @@ async def test_newcomers_are_few_and_strangers_still(machine: LentMachine) -> No
         for _ in range(NEWCOMERS_OF_ONE_MAX):
             await stack.enter_async_context(newcomer(machine))
         assert machine.worker.acceptor.strangers.total() == NEWCOMERS_OF_ONE_MAX
-        with pytest.raises(HostError, match="lets nobody in by digits now"):
+        with pytest.raises(MachineError, match="lets nobody in by digits now"):
             await begun(machine)
     await until(lambda: not machine.tenants.by_digits.newcomers, "their end")
 
@@ -311,7 +311,7 @@ async def test_newcomers_of_all_addresses_are_few(machine: LentMachine) -> None:
 
 async def test_without_announcing_nobody_comes_by_digits(tmp_path: Path) -> None:
     async with lent(tmp_path) as machine:
-        with pytest.raises(HostError, match="lets nobody in by digits"):
+        with pytest.raises(MachineError, match="lets nobody in by digits"):
             await begun(machine)
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.join_listener import Awaited, JoinListener
 from backends.machines.ssh.lent import LentConnection
 from backends.mesh.dialling import dial_any
@@ -45,7 +45,7 @@ class Console:
 
     def _joined(self, name: str, its_name: str, host_key: str) -> None:
         if self.refuses:
-            raise HostError(self.refuses)
+            raise MachineError(self.refuses)
         self.joined.append((name, its_name, host_key))
         self.connection = LentConnection(
             its_name, self.bell.awaited(host_key, self._came), host_key, self.key_file
@@ -129,7 +129,7 @@ async def test_a_token_is_good_for_one_worker(console: Console, tmp_path: Path) 
     token = console.invite()
     await Joiner(tmp_path / "nuc").worker.join(token)
     console.invite()
-    with pytest.raises(HostError, match="used already"):
+    with pytest.raises(MachineError, match="used already"):
         await Joiner(tmp_path / "eve").worker.join(token)
     assert len(console.joined) == 1
 
@@ -151,14 +151,14 @@ async def test_an_expired_token_is_refused(console: Console, tmp_path: Path) -> 
     token = console.invite(life_s=1.0)
     console.invite()
     await until(lambda: time.time() >= token.expires_at, "the end of its time")
-    with pytest.raises(HostError, match="expired"):
+    with pytest.raises(MachineError, match="expired"):
         await Joiner(tmp_path / "nuc").worker.join(token)
     assert not console.joined
 
 
 async def test_a_forged_secret_is_refused(console: Console, tmp_path: Path) -> None:
     joiner = Joiner(tmp_path / "nuc")
-    with pytest.raises(HostError, match="does not know this token"):
+    with pytest.raises(MachineError, match="does not know this token"):
         await joiner.worker.join(replace(console.invite(), secret=bytes(16)))
     assert not console.joined
     assert not joiner.pairings.read().consoles
@@ -170,7 +170,7 @@ async def test_another_console_is_not_told_the_secret(
     """Who does not have the key of the token is not let in at all."""
     other = asyncssh.generate_private_key("ssh-ed25519")
     joiner = Joiner(tmp_path / "nuc")
-    with pytest.raises(HostError, match="another key than the token says"):
+    with pytest.raises(MachineError, match="another key than the token says"):
         await joiner.worker.join(replace(console.invite(), key=raw_of(other)))
     assert not console.joined
     assert not joiner.pairings.read().consoles
@@ -181,7 +181,7 @@ async def test_a_console_that_takes_it_not_says_why(
 ) -> None:
     console.refuses = "There is a peer nuc already"
     joiner = Joiner(tmp_path / "nuc")
-    with pytest.raises(HostError, match="There is a peer nuc already"):
+    with pytest.raises(MachineError, match="There is a peer nuc already"):
         await joiner.worker.join(console.invite())
     assert not joiner.pairings.read().consoles
 
@@ -197,7 +197,7 @@ async def test_who_says_to_be_another_worker_is_found_out(
     hint = own_key(joiner.paths.worker_key_file).get_fingerprint()
     await asyncio.get_running_loop().sock_sendall(made, DIALLED + hint.encode() + b"\n")
     serving = asyncio.create_task(eve.worker.serve(made))
-    with pytest.raises(HostError, match="its key is not that of nuc"):
+    with pytest.raises(MachineError, match="its key is not that of nuc"):
         await console.connection.connect()
     await end_tasks(serving)
 

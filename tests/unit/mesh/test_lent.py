@@ -21,7 +21,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.agent import ProcessRecord
 from backends.machines.ssh.lent import LentConnection, pair
 from backends.mesh import connection_limits
@@ -93,7 +93,7 @@ async def listening(agent: Asking, pid: int, port: int) -> None:
 async def test_a_token_pairs_once(machine: LentMachine) -> None:
     token = machine.token()
     await machine.pair(token)
-    with pytest.raises(HostError, match="used already"):
+    with pytest.raises(MachineError, match="used already"):
         await machine.pair(token)
     (console,) = machine.pairings.read().consoles
     assert console.name == "studio"
@@ -102,7 +102,7 @@ async def test_a_token_pairs_once(machine: LentMachine) -> None:
 
 
 async def test_a_forged_secret_lets_nobody_in(machine: LentMachine) -> None:
-    with pytest.raises(HostError, match="does not know this token"):
+    with pytest.raises(MachineError, match="does not know this token"):
         await machine.pair(replace(machine.token(), secret=bytes(16)))
     assert not machine.pairings.read().consoles
 
@@ -114,7 +114,7 @@ async def test_another_machine_is_not_told_the_secret(
     async with lent(tmp_path / "eve") as eve:
         token = machine.token()
         at_eve = replace(token, port=eve.pairings.read().port)
-        with pytest.raises(HostError, match="its key is not that of nuc"):
+        with pytest.raises(MachineError, match="its key is not that of nuc"):
             await pair(at_eve, machine.console.console_key_file, "studio")
         assert not any("asked" in line for line in eve.tenants.lines)
     await machine.pair(token)
@@ -158,7 +158,7 @@ async def test_keys_are_readable_by_their_owners_only(paired: LentMachine) -> No
     for file in (paired.paths.worker_key_file, paired.console.console_key_file):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     paired.console.console_key_file.chmod(0o644)
-    with pytest.raises(HostError, match="chmod 600"):
+    with pytest.raises(MachineError, match="chmod 600"):
         assert paired.key
 
 
@@ -484,7 +484,9 @@ async def test_a_pause_ends_what_runs_and_says_so(paired: LentMachine) -> None:
         await until(lambda: connection.lost is not None, "the connection's end")
         assert "its owner has paused it" in str(connection.lost)
         await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
-    with pytest.raises(HostError, match="nuc is not lent now: its owner has paused it"):
+    with pytest.raises(
+        MachineError, match="nuc is not lent now: its owner has paused it"
+    ):
         await connection.connect()
     paired.pairings.pause(False)
     await until(lambda: not paired.tenants.refusal, "the resumption")
@@ -502,7 +504,7 @@ async def test_hours_end_it_too(tmp_path: Path) -> None:
             *("nuc", Dialled(machine.places), machine.host_key),
             machine.console.console_key_file,
         )
-        with pytest.raises(HostError, match="its owner lends it from"):
+        with pytest.raises(MachineError, match="its owner lends it from"):
             await connection.connect()
 
 
@@ -613,11 +615,11 @@ async def test_a_hello_without_sense_is_refused_in_a_sentence(
     ]
     for wrong in hostile:
         monkeypatch.setattr(paired.tenants, "hello", lambda wrong=wrong: wrong)
-        with pytest.raises(HostError, match="nuc gave an answer without sense"):
+        with pytest.raises(MachineError, match="nuc gave an answer without sense"):
             await connection.connect()
     other = {**good, "protocol": 99}
     monkeypatch.setattr(paired.tenants, "hello", lambda: other)
-    with pytest.raises(HostError, match="which this one does not understand"):
+    with pytest.raises(MachineError, match="which this one does not understand"):
         await connection.connect()
     await connection.close()
 
@@ -691,7 +693,7 @@ async def test_noise_before_a_login_ends_that_connection_alone(
 async def test_a_second_worker_on_this_machine_is_refused(machine: LentMachine) -> None:
     await until(lambda: machine.pairings.read().pid, "its start")
     other = Worker(machine.paths, machine.pairings, machine.tenants)
-    with pytest.raises(HostError, match="lent already, by process"):
+    with pytest.raises(MachineError, match="lent already, by process"):
         other.listen("127.0.0.1", 0)
 
 
@@ -755,7 +757,7 @@ async def test_a_console_that_is_revoked_is_known_until_nothing_is_left(
     async def first_fails(self: Tenant) -> int:
         if not failed:
             failed.append(True)
-            raise HostError("busy")
+            raise MachineError("busy")
         return await stop(self)
 
     monkeypatch.setattr(Tenant, "stop", first_fails)
@@ -772,7 +774,9 @@ async def test_the_screen_outlives_an_agent_that_does_not_answer(
     paired: LentMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with paired.login():
-        monkeypatch.setattr(Tenant, "living", AsyncMock(side_effect=HostError("late")))
+        monkeypatch.setattr(
+            Tenant, "living", AsyncMock(side_effect=MachineError("late"))
+        )
         (state,) = await paired.tenants.states()
     assert state.processes == 0
 
@@ -827,7 +831,7 @@ async def test_a_machine_that_only_dials_gives_no_tokens(tmp_path: Path) -> None
     running = asyncio.create_task(made.worker.run())
     try:
         await until(lambda: made.pairings.read().pid == os.getpid())
-        with pytest.raises(HostError, match="No worker listens"):
+        with pytest.raises(MachineError, match="No worker listens"):
             made.token()
     finally:
         await end_tasks(running)

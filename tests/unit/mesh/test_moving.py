@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.agent import AgentSession
 from backends.machines.ssh.connection import ConnectionPhase, ConnectionState
 from backends.machines.ssh.lent import LentConnection
@@ -241,7 +241,7 @@ async def test_tries_are_rarer_and_rarer_and_never_two_at_a_time(
         most = max(most, running)
         await asyncio.sleep(0.01)
         running -= 1
-        raise HostError("It does not go")
+        raise MachineError("It does not go")
 
     await until(lambda: moving.is_up, "the connection")
     connection = moving.connection
@@ -314,7 +314,7 @@ async def test_what_is_sent_is_not_broken_off_by_silence(moving: Moving) -> None
     connection = moving.connection
     connection._files_users = 1
     silent(connection, 60.0)
-    with pytest.raises(HostError, match="break off"):
+    with pytest.raises(MachineError, match="break off"):
         await connection._try_another_way()
     connection._files_users = 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.errors import HostError, UsageError
+from backends.errors import MachineError, UsageError
 from backends.mesh.pairings import (
     CONSOLES_MAX,
     PairedConsole,
@@ -40,7 +40,7 @@ def test_a_secret_is_good_once_and_never_kept(
 ) -> None:
     pairings.invite(SECRET, time.time() + 60)
     pairings.pair(SECRET, console("ada"))
-    with pytest.raises(HostError, match="used already"):
+    with pytest.raises(MachineError, match="used already"):
         pairings.pair(SECRET, console("eve"))
     assert [one.name for one in pairings.read().consoles] == ["ada"]
     file = tmp_path / "data" / "consoles.json"
@@ -50,9 +50,9 @@ def test_a_secret_is_good_once_and_never_kept(
 
 def test_an_expired_or_unknown_secret_is_told_as_such(pairings: PairingFile) -> None:
     pairings.invite(SECRET, time.time() - 1)
-    with pytest.raises(HostError, match="expired"):
+    with pytest.raises(MachineError, match="expired"):
         pairings.pair(SECRET, console("ada"))
-    with pytest.raises(HostError, match="not known"):
+    with pytest.raises(MachineError, match="not known"):
         pairings.pair(b"x" * 16, console("ada"))
     assert not pairings.read().consoles
 
@@ -63,7 +63,7 @@ def test_many_at_once_with_one_token_leave_one_paired(pairings: PairingFile) -> 
     def pair(number: int) -> bool:
         try:
             PairingFile(pairings.path).pair(SECRET, console(f"c{number}"))
-        except HostError:
+        except MachineError:
             return False
         return True
 
@@ -106,12 +106,12 @@ def test_there_is_room_for_some_consoles_only() -> None:
     found = Pairings()
     for number in range(CONSOLES_MAX):
         found = _with(found, f"c{number}")
-    with pytest.raises(HostError, match="no more fit"):
+    with pytest.raises(MachineError, match="no more fit"):
         _with(found, "one-more")
 
 
 def test_a_damaged_file_is_said_by_name(pairings: PairingFile) -> None:
     pairings.path.parent.mkdir()
     pairings.path.write_text('{"consoles": 7}')
-    with pytest.raises(HostError, match=r"consoles\.json cannot be read"):
+    with pytest.raises(MachineError, match=r"consoles\.json cannot be read"):
         pairings.read()

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from backends.errors import HostError, UsageError
+from backends.errors import MachineError, UsageError
 from backends.machines.peers import Peers
 from backends.machines.ssh.lent import LentConnection, pair
 from backends.mesh.acceptor import STRANGERS_MAX, Acceptor
@@ -339,7 +339,7 @@ async def test_a_taken_port_is_no_obstacle() -> None:
 async def test_another_machine_at_its_address_is_not_talked_to() -> None:
     async with echoing() as there, endpoint() as ours:
         forged = replace(there.place, node=bytes(32))
-        with pytest.raises((HostError, TimeoutError)):
+        with pytest.raises((MachineError, TimeoutError)):
             async with asyncio.timeout(3):
                 await ours.dial(forged)
 
@@ -406,7 +406,7 @@ async def test_an_endpoint_whose_relay_is_none_is_closed(
 
     monkeypatch.setattr("backends.mesh.quic.bound_endpoint", noted)
     wrong = RelayAccess(url="http://[", key="k")
-    with pytest.raises(HostError, match="cannot be used"):
+    with pytest.raises(MachineError, match="cannot be used"):
         await QuicEndpoint.bound(SEED, "127.0.0.1", relay=wrong)
     assert made[0].is_closed()
 
@@ -772,7 +772,7 @@ async def test_a_forged_token_changes_no_key_of_a_relay(
     token = new_token(TokenKind.ADD, *named, bytes(32), 60.0, place)
     monkeypatch.setattr("backends.mesh.quic_dial.QUIC_S", 0.3)
     try:
-        with pytest.raises(HostError, match="cannot be reached"):
+        with pytest.raises(MachineError, match="cannot be reached"):
             await peers.add_by_token("", token.text)
     finally:
         await peers.close()
@@ -811,7 +811,9 @@ async def test_without_iroh_a_worker_is_lent_by_tcp(
         assert await machine.pair() == "nuc"
         dialler = QuicDialler(machine.console)
         there = QuicPlace(node=bytes(32))
-        with pytest.raises(HostError, match="QUIC needs iroh, which is not installed"):
+        with pytest.raises(
+            MachineError, match="QUIC needs iroh, which is not installed"
+        ):
             await dialler.beside(NOWHERE, there).connected()
         await dialler.close()
 

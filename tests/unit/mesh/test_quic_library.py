@@ -9,7 +9,7 @@ import pytest
 
 from backends.doctor.check import Verdict
 from backends.doctor.installation import CHECKS
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.mesh import quic_library
 from backends.mesh.quic_library import iroh_library, iroh_version
 from tests.kit.clusters import paths_in
@@ -43,7 +43,7 @@ async def test_a_library_that_changes_bytes_is_not_used(
         )
 
     monkeypatch.setattr(quic_library, "_repair", wrong)
-    with pytest.raises(HostError, match="does not work here"):
+    with pytest.raises(MachineError, match="does not work here"):
         await iroh_library()
     assert not quic_library._works
 
@@ -57,7 +57,7 @@ async def test_no_text_of_its_own_is_shown(
 
     monkeypatch.setattr(quic_library, "_try", panics)
     caplog.set_level("INFO")
-    with pytest.raises(HostError) as raised:
+    with pytest.raises(MachineError) as raised:
         await iroh_library()
     assert "unwrap" not in str(raised.value)
     assert "unwrap" in caplog.text
@@ -76,7 +76,7 @@ async def test_a_missing_or_strange_one_is_told_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setattr(quic_library, "iroh_version", lambda: version)
-    with pytest.raises(HostError, match=r"pip install 'dllm-tui\[mesh\]'"):
+    with pytest.raises(MachineError, match=r"pip install 'dllm-tui\[mesh\]'"):
         await iroh_library()
 
 

@@ -10,7 +10,7 @@ import pytest
 from gguf import GGUFReader
 
 from backends.machines.agent import AgentSession
-from backends.machines.local import local_host_for_now
+from backends.machines.local import local_agent_for_now
 from tests.unit.models.getting import NAME, Getting
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.models.hub import Hub
@@ -57,9 +57,11 @@ def getting(forking: None, hub: Hub, tmp_path: Path) -> Getting:
 
 
 @pytest.fixture
-async def host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSession]:
-    async with local_host_for_now(tmp_path_factory.mktemp("run")) as host:
-        yield host
+async def agent(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[AgentSession]:
+    async with local_agent_for_now(tmp_path_factory.mktemp("run")) as agent:
+        yield agent
 
 
 @pytest.fixture

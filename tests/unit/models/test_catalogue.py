@@ -51,23 +51,23 @@ def folder(path: Path, source: str = "models") -> Folder:
     return Folder(source, path)
 
 
-async def listing(host: AgentSession, *folders: Folder) -> ModelCatalogue:
-    return await Catalogue(host, folders, clock=lambda: NOW).refresh()
+async def listing(agent: AgentSession, *folders: Folder) -> ModelCatalogue:
+    return await Catalogue(agent, folders, clock=lambda: NOW).refresh()
 
 
-async def models(host: AgentSession, *folders: Folder) -> dict[str, ModelFile]:
-    return {model.name: model for model in (await listing(host, *folders)).models}
+async def models(agent: AgentSession, *folders: Folder) -> dict[str, ModelFile]:
+    return {model.name: model for model in (await listing(agent, *folders)).models}
 
 
 async def test_models_are_named_by_their_place(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
     root = folder(tmp_path / "models")
     (root.path / "sub").mkdir()
     write_gguf(root.path / "sub" / "small.gguf", metadata={"general.file_type": 15})
     write_gguf(root.path / "Top.GGUF")
     (root.path / "readme.txt").write_text("no model")
-    found = await listing(host, root)
+    found = await listing(agent, root)
     assert [model.name for model in found.models] == ["sub/small", "Top"]
     small = found.models[0]
     assert (small.source, small.arch, small.file_type) == ("models", "llama", "Q4_K_M")
@@ -78,33 +78,37 @@ async def test_models_are_named_by_their_place(
     assert not found.scanning
 
 
-async def test_parts_are_one_model(host: AgentSession, tmp_path: Path) -> None:
+async def test_parts_are_one_model(agent: AgentSession, tmp_path: Path) -> None:
     root = folder(tmp_path)
     parts = write_split(root.path, "big", 3)
-    found = await models(host, root)
+    found = await models(agent, root)
     assert list(found) == ["big"]
     assert found["big"].path == str(parts[0])
     assert found["big"].size_bytes == sum(part.stat().st_size for part in parts)
     parts[1].unlink()
-    assert "00002-of-00003.gguf is missing" in (await models(host, root))["big"].problem
+    assert (
+        "00002-of-00003.gguf is missing" in (await models(agent, root))["big"].problem
+    )
     parts[0].unlink()
-    assert "00001-of-00003.gguf is missing" in (await models(host, root))["big"].problem
+    assert (
+        "00001-of-00003.gguf is missing" in (await models(agent, root))["big"].problem
+    )
 
 
 async def test_broken_files_and_projectors_say_why(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
     root = folder(tmp_path)
     (tmp_path / "bad.gguf").write_bytes(b"not a model")
     (tmp_path / "gone.gguf").symlink_to(tmp_path / "nowhere")
     write_gguf(tmp_path / "mmproj.gguf", {}, arch="clip")
-    found = await models(host, root)
+    found = await models(agent, root)
     assert "is not a GGUF file" in found["bad"].problem
     assert "No such file" in found["gone"].problem
     assert "a projector, not a language model" in found["mmproj"].problem
 
 
-async def test_the_hugging_face_cache(host: AgentSession, tmp_path: Path) -> None:
+async def test_the_hugging_face_cache(agent: AgentSession, tmp_path: Path) -> None:
     hub = folder(tmp_path / "hub", "huggingface")
     repo = hub.path / "models--org--repo--x"
     (repo / "blobs").mkdir(parents=True)
@@ -113,7 +117,7 @@ async def test_the_hugging_face_cache(host: AgentSession, tmp_path: Path) -> Non
         (repo / "snapshots" / commit / "Q8").mkdir(parents=True)
         link = repo / "snapshots" / commit / "Q8" / "m.gguf"
         link.symlink_to(Path("../../../blobs") / blob.name)
-    found = await models(host, hub)
+    found = await models(agent, hub)
     assert list(found) == ["org/repo--x/Q8/m"]
     assert found["org/repo--x/Q8/m"].path.endswith("snapshots/1111/Q8/m.gguf")
 
@@ -147,31 +151,31 @@ def ollama_store(root: Path, digest: str = "a" * 64) -> Path:
     return blobs / f"sha256-{digest}"
 
 
-async def test_ollama_by_manifest_name(host: AgentSession, tmp_path: Path) -> None:
+async def test_ollama_by_manifest_name(agent: AgentSession, tmp_path: Path) -> None:
     store = folder(tmp_path / "ollama", "ollama")
     blob = write_gguf(ollama_store(store.path))
-    found = await models(host, store)
+    found = await models(agent, store)
     assert list(found) == ["hf.co/someone/repo:Q4"]
     assert found["hf.co/someone/repo:Q4"].path == str(blob)
     for tag in ("llama3:8b", "hf.co/someone/repo:Q4"):
-        assert await find_model(tag, host, [store]) == blob
+        assert await find_model(tag, agent, [store]) == blob
     blob.unlink()
     assert (
-        "No such file" in (await models(host, store))["hf.co/someone/repo:Q4"].problem
+        "No such file" in (await models(agent, store))["hf.co/someone/repo:Q4"].problem
     )
 
 
 async def test_a_file_linked_twice_is_listed_once_and_its_copy_beside_it(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
     first, second = folder(tmp_path / "a"), folder(tmp_path / "b")
     (second.path / "link.gguf").symlink_to(write_gguf(first.path / "m.gguf"))
     shutil.copy(first.path / "m.gguf", second.path / "copy.gguf")
-    assert list(await models(host, first, second)) == ["copy", "m"]
+    assert list(await models(agent, first, second)) == ["copy", "m"]
 
 
 async def test_loops_and_unreadable_folders_are_passed_over(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
     root = folder(tmp_path / "root")
     (root.path / "loop").symlink_to(root.path)
@@ -182,37 +186,37 @@ async def test_loops_and_unreadable_folders_are_passed_over(
     closed.chmod(0)
     try:
         missing = Folder("models", tmp_path / "missing")
-        assert list(await models(host, root, missing)) == ["m"]
+        assert list(await models(agent, root, missing)) == ["m"]
     finally:
         closed.chmod(0o700)
 
 
-async def test_depth_is_bounded(host: AgentSession, tmp_path: Path) -> None:
+async def test_depth_is_bounded(agent: AgentSession, tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["d"] * (DEPTH_MAX + 1))
     deep.mkdir(parents=True)
     (deep / "far.gguf").touch()
     (deep.parent / "near.gguf").touch()
-    found = await search(host, [folder(tmp_path)])
+    found = await search(agent, [folder(tmp_path)])
     assert [model.path for model in found] == [deep.parent / "near.gguf"]
 
 
 async def test_a_name_that_is_not_utf8_is_reported(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.gguf"))
     try:
         write_gguf(path)
     except OSError:
         pytest.skip("this file system only takes UTF-8")
-    found = await models(host, folder(tmp_path))
+    found = await models(agent, folder(tmp_path))
     assert "not valid UTF-8" in found["caf�"].problem
 
 
 async def test_an_unchanged_file_is_not_read_again(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
     reads = Reads()
-    catalogue = Catalogue(host, [folder(tmp_path)], read=reads)
+    catalogue = Catalogue(agent, [folder(tmp_path)], read=reads)
     write_gguf(tmp_path / "a.gguf")
     write_gguf(tmp_path / "b.gguf")
     await catalogue.refresh()
@@ -227,9 +231,9 @@ async def test_an_unchanged_file_is_not_read_again(
 
 
 async def test_a_model_that_is_launched_is_listed_though_it_came_since(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
-    catalogue = Catalogue(host, [folder(tmp_path)], read=(reads := Reads()))
+    catalogue = Catalogue(agent, [folder(tmp_path)], read=(reads := Reads()))
     write_gguf(tmp_path / "a.gguf")
     await catalogue.refresh()
     write_gguf(tmp_path / "b.gguf")
@@ -241,7 +245,7 @@ async def test_a_model_that_is_launched_is_listed_though_it_came_since(
 
 
 async def test_the_listing_fills_while_the_search_goes_on(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
     for name in "abc":
         write_gguf(tmp_path / f"{name}.gguf")
@@ -253,7 +257,7 @@ async def test_the_listing_fills_while_the_search_goes_on(
             go_on.wait(10)
         return read_model(path)
 
-    catalogue = Catalogue(host, [folder(tmp_path)], read=slow)
+    catalogue = Catalogue(agent, [folder(tmp_path)], read=slow)
     task = catalogue.start_refresh()
     await asyncio.to_thread(reached.wait, 10)
     partial = catalogue.listing
@@ -267,7 +271,7 @@ async def test_the_listing_fills_while_the_search_goes_on(
 
 
 async def test_a_cancelled_search_ends_its_thread(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
     for name in "ab":
         write_gguf(tmp_path / f"{name}.gguf")
@@ -279,7 +283,7 @@ async def test_a_cancelled_search_ends_its_thread(
         go_on.wait(10)
         return reads(path)
 
-    catalogue = Catalogue(host, [folder(tmp_path)], read=slow)
+    catalogue = Catalogue(agent, [folder(tmp_path)], read=slow)
     task = catalogue.start_refresh()
     await asyncio.to_thread(reached.wait, 10)
     task.cancel()
@@ -291,25 +295,25 @@ async def test_a_cancelled_search_ends_its_thread(
     assert catalogue.listing.models == ()
 
 
-async def test_names_find_files(host: AgentSession, tmp_path: Path) -> None:
+async def test_names_find_files(agent: AgentSession, tmp_path: Path) -> None:
     root = folder(tmp_path)
     for name in ("one/llama-8b-q4", "two/llama-8b-q8", "two/glm"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_gguf(tmp_path / f"{name}.gguf")
-    assert await find_model("two/glm", host, [root]) == tmp_path / "two/glm.gguf"
-    assert await find_model("GLM.gguf", host, [root]) == tmp_path / "two/glm.gguf"
-    assert await find_model("8b-q8", host, [root]) == tmp_path / "two/llama-8b-q8.gguf"
+    assert await find_model("two/glm", agent, [root]) == tmp_path / "two/glm.gguf"
+    assert await find_model("GLM.gguf", agent, [root]) == tmp_path / "two/glm.gguf"
+    assert await find_model("8b-q8", agent, [root]) == tmp_path / "two/llama-8b-q8.gguf"
     with pytest.raises(
         ModelError, match=r"any of 2 models.*one/llama-8b-q4, two/llama"
     ):
-        await find_model("llama", host, [root])
+        await find_model("llama", agent, [root])
     with pytest.raises(ModelError, match="no model called “zephyr”"):
-        await find_model("zephyr", host, [root])
+        await find_model("zephyr", agent, [root])
     again = folder(tmp_path.with_name("again"))
     write_gguf(again.path / "glm.gguf")
     roots = [again, folder(tmp_path / "two")]
     with pytest.raises(ModelError, match=r"Give the path of one: /.*, /.*glm\.gguf"):
-        await find_model("glm", host, roots)
+        await find_model("glm", agent, roots)
 
 
 def test_default_folders_follow_the_environment() -> None:

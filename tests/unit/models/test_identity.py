@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backends.errors import ModelError
-from backends.machines.local import local_host_for_now
+from backends.machines.local import local_agent_for_now
 from backends.models.identity import (
     BLOCK_BYTES,
     WHOLE_BLOCKS_MAX,
@@ -32,8 +32,8 @@ def write(path: Path, size: int) -> Path:
 
 async def test_the_agent_computes_the_same(tmp_path: Path) -> None:
     files = [write(tmp_path / f'it\'s "{size}" $x.gguf', size) for size in SIZES]
-    async with local_host_for_now(tmp_path / "run") as host:
-        told = [await host.identity(str(file)) for file in files]
+    async with local_agent_for_now(tmp_path / "run") as agent:
+        told = [await agent.identity(str(file)) for file in files]
     ours = await asyncio.to_thread(lambda: [identity_of(file) for file in files])
     assert told == ours
 

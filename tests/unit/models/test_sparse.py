@@ -19,8 +19,8 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from backends.controller.launch_facts import check_whole
-from backends.errors import HostError, ModelError, PlanError
-from backends.machines.local import local_host_for_now
+from backends.errors import MachineError, ModelError, PlanError
+from backends.machines.local import local_agent_for_now
 from backends.machines.readers import Readers
 from backends.models import sparse_copy
 from backends.models.catalogue import Catalogue
@@ -247,8 +247,8 @@ def test_a_part_that_changed_is_read_anew(tmp_path: Path) -> None:
     parts = sorted(tmp_path.glob("s-*.gguf"))
 
     async def read() -> None:
-        async with local_host_for_now(tmp_path / "run") as host:
-            readers = Readers(user_paths(), host)
+        async with local_agent_for_now(tmp_path / "run") as agent:
+            readers = Readers(user_paths(), agent)
             await readers.model(str(parts[0]))
             parts[-1].write_bytes(b"GGUF")
             with pytest.raises(ModelError, match="truncated"):
@@ -263,9 +263,9 @@ def test_nothing_is_seeded_or_compared_from_a_sparse_file(
     sparse = str(made(model, "0-1", tmp_path / "head.gguf"))
 
     async def asked() -> None:
-        async with local_host_for_now(tmp_path / "run") as host:
-            for work in (host.seeding(sparse, str(tmp_path)), host.hashing(sparse)):
-                with pytest.raises(HostError, match=r"head\.gguf is sparse"):
+        async with local_agent_for_now(tmp_path / "run") as agent:
+            for work in (agent.seeding(sparse, str(tmp_path)), agent.hashing(sparse)):
+                with pytest.raises(MachineError, match=r"head\.gguf is sparse"):
                     _ = [told async for told in work]
 
     asyncio.run(asked())
@@ -354,8 +354,8 @@ def test_a_catalogue_tells_what_is_there(model: Path, tmp_path: Path) -> None:
     made(model, "0-2", tmp_path / "head.gguf")
 
     async def listed() -> list[str]:
-        async with local_host_for_now(tmp_path / "run") as host:
-            catalogue = Catalogue(host, [Folder("models", tmp_path)])
+        async with local_agent_for_now(tmp_path / "run") as agent:
+            catalogue = Catalogue(agent, [Folder("models", tmp_path)])
             return [found.sparse for found in (await catalogue.refresh()).models]
 
     assert asyncio.run(listed()) == ["sparse: 0–2 of big.gguf"]

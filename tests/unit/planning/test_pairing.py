@@ -1,4 +1,4 @@
-"""PairEnd which workers a relay stands, why, and with which keys."""
+"""The workers that get a relay beside them, why, and with which keys."""
 
 from __future__ import annotations
 

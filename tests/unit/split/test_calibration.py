@@ -1,4 +1,4 @@
-"""ClusterSpeeds learnt from measured passes: priors, least squares, outliers, keys."""
+"""Speeds learnt from measured passes: priors, least squares, outliers, keys."""
 
 from __future__ import annotations
 

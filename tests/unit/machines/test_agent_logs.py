@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from backends.machines.agent import _continuation_bytes, _decode
 from tests.unit.machines.processes import python, shell, spec, wait_ended
 
@@ -32,30 +32,30 @@ def parts(chunk: LogChunk) -> tuple[str, int, int, bool]:
     return chunk.text, chunk.offset, chunk.next_offset, chunk.restarted
 
 
-async def test_no_such_process(host: AgentSession) -> None:
-    with pytest.raises(HostError, match="no process called p"):
-        await host.read_log("p", 0, 100)
+async def test_no_such_process(agent: AgentSession) -> None:
+    with pytest.raises(MachineError, match="no process called p"):
+        await agent.read_log("p", 0, 100)
 
 
-async def test_a_new_process_restarts_the_log(host: AgentSession) -> None:
-    await host.start(spec(argv=shell("echo a long first line")))
-    await wait_ended(host)
-    end = (await host.read_log("p", 0, 100)).next_offset
-    await host.start(spec(argv=shell("echo new")))
-    await wait_ended(host)
-    assert parts(await host.read_log("p", end, 100)) == ("new\n", 0, 4, True)
+async def test_a_new_process_restarts_the_log(agent: AgentSession) -> None:
+    await agent.start(spec(argv=shell("echo a long first line")))
+    await wait_ended(agent)
+    end = (await agent.read_log("p", 0, 100)).next_offset
+    await agent.start(spec(argv=shell("echo new")))
+    await wait_ended(agent)
+    assert parts(await agent.read_log("p", end, 100)) == ("new\n", 0, 4, True)
 
 
 async def test_an_unfinished_character_waits_for_its_rest(
-    host: AgentSession, run_dir: Path
+    agent: AgentSession, run_dir: Path
 ) -> None:
-    await host.start(spec())
+    await agent.start(spec())
     log = run_dir / "p/log"
     log.write_bytes("aé".encode()[:2])
-    assert parts(await host.read_log("p", 0, 100)) == ("a", 0, 1, False)
-    assert parts(await host.read_log("p", 1, 100)) == ("", 1, 1, False)
+    assert parts(await agent.read_log("p", 0, 100)) == ("a", 0, 1, False)
+    assert parts(await agent.read_log("p", 1, 100)) == ("", 1, 1, False)
     log.write_bytes("aéb".encode())
-    assert parts(await host.read_log("p", 1, 100)) == ("éb", 1, 4, False)
+    assert parts(await agent.read_log("p", 1, 100)) == ("éb", 1, 4, False)
 
 
 DIGITS, EUROS, SMILES = b"0123456789", "€€".encode(), "😀😀".encode()
@@ -80,24 +80,24 @@ CASES: list[tuple[bytes, int, int, tuple[str, int, int, bool]]] = [
 ]
 
 
-async def test_offsets_and_limits(host: AgentSession, run_dir: Path) -> None:
+async def test_offsets_and_limits(agent: AgentSession, run_dir: Path) -> None:
     for log, offset, limit, expected in CASES:
         written(run_dir, log)
-        told = parts(await host.read_log("p", offset, limit))
+        told = parts(await agent.read_log("p", offset, limit))
         assert told == expected, (log, offset, limit)
 
 
-async def test_a_directory_without_a_log(host: AgentSession, run_dir: Path) -> None:
+async def test_a_directory_without_a_log(agent: AgentSession, run_dir: Path) -> None:
     directory = written(run_dir, b"")
     (directory / "log").unlink()
-    assert parts(await host.read_log("p", 0, 100)) == ("", 0, 0, False)
-    assert parts(await host.read_log("p", 7, 100)) == ("", 0, 0, True)
+    assert parts(await agent.read_log("p", 0, 100)) == ("", 0, 0, False)
+    assert parts(await agent.read_log("p", 7, 100)) == ("", 0, 0, True)
 
 
-async def test_a_log_that_cannot_be_read(host: AgentSession, run_dir: Path) -> None:
+async def test_a_log_that_cannot_be_read(agent: AgentSession, run_dir: Path) -> None:
     (run_dir / "p/log").mkdir(parents=True)
-    with pytest.raises(HostError, match="cannot be read"):
-        await host.read_log("p", 0, 100)
+    with pytest.raises(MachineError, match="cannot be read"):
+        await agent.read_log("p", 0, 100)
 
 
 @given(st.text(), st.integers(min_value=1, max_value=9))
@@ -119,16 +119,16 @@ def test_any_cut_is_mended(text: str, data: st.DataObject) -> None:
     assert "�" not in rest[_continuation_bytes(rest) :].decode() or "�" in text
 
 
-async def test_reading_while_it_grows(host: AgentSession) -> None:
+async def test_reading_while_it_grows(agent: AgentSession) -> None:
     code = "for i in range(5000): print(f'línea {i} ✓')"
-    await host.start(spec(argv=python(code)))
+    await agent.start(spec(argv=python(code)))
     text, at, ended = "", 0, False
     while True:
-        chunk = await host.read_log("p", at, 1000)
+        chunk = await agent.read_log("p", at, 1000)
         assert (chunk.offset, chunk.restarted) == (at, False)
         if not chunk.text and ended:
             break
-        record = await host.record("p")
+        record = await agent.record("p")
         ended = record is not None and not record.alive
         text, at = text + chunk.text, chunk.next_offset
     assert text == "".join(f"línea {i} ✓\n" for i in range(5000))

@@ -1,4 +1,4 @@
-#include "host.h"
+#include "agent.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -34,11 +34,11 @@
 
 namespace dllm::agent {
 
-const char* const kHostHelp =
-    R"(usage: dllm-relay host --run-dir DIR [--look] [--stop-at-end]
+const char* const kAgentHelp =
+    R"(usage: dllm-relay agent --run-dir DIR [--look] [--stop-at-end]
 
 Looks after the processes of this machine: reads requests from standard input and writes answers and
-news to standard output, one JSON object a line (native/HOST.md tells which). Ends when standard
+news to standard output, one JSON object a line (native/AGENT.md tells which). Ends when standard
 input ends; what it started lives on, unless --stop-at-end is given.
 
   --run-dir DIR       holds the process directories; absolute; made by the first start
@@ -66,7 +66,7 @@ Options parse_options(std::span<char* const> args) {
   Options options;
   parse_arguments(args, {kept("--run-dir", options.run_dir), flag("--look", options.looks),
                          flag("--stop-at-end", options.stops)});
-  if (!options.run_dir.starts_with('/')) throw UsageError("host needs --run-dir and a whole path");
+  if (!options.run_dir.starts_with('/')) throw UsageError("agent needs --run-dir and a whole path");
   return options;
 }
 
@@ -89,9 +89,9 @@ void forget_marker() {
   ::unsetenv(kMarkerVariable);
 }
 
-class Host {
+class Agent {
  public:
-  Host(const Options& options, const char* version)
+  Agent(const Options& options, const char* version)
       : version_(version),
         run_(options.run_dir),
         watch_(run_, options.looks ? nullptr : kernel_events()) {
@@ -159,7 +159,7 @@ class Host {
     if (link::has_compression()) features.emplace_back("worker:zstd");
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
     json::Object object;
-    object.text("hello", "dllm-relay host").number("protocol", kProtocol);
+    object.text("hello", "dllm-relay agent").number("protocol", kProtocol);
     object.text("version", version_).raw("features", json::array(features));
     return object.number("pid", ::getpid()).text("run_dir", run_.path()).line();
   }
@@ -316,7 +316,7 @@ class Stopping {
 
 }  // namespace
 
-int host(std::span<char* const> args, const char* version) {
+int serve(std::span<char* const> args, const char* version) {
   const Options options = parse_options(args);
   forget_marker();
   settle_for_spawning();
@@ -324,7 +324,7 @@ int host(std::span<char* const> args, const char* version) {
   // So that no disk is kept busy by our working directory.
   check(::chdir("/"), "cannot enter /");
   const Stopping at_the_end(options);
-  Host(options, version).serve();
+  Agent(options, version).serve();
   return kExitOk;
 }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, MachineError
 from backends.machines import agent as agent_host
 from backends.machines.agent import PRIVATE, AgentSession, ProcessSpec
 from backends.state import ProcessRole, ProcessState
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
     from backends.machines.agent import AgentSession
 
-    OpenHost = Callable[..., AgentSession]
+    OpenAgent = Callable[..., AgentSession]
     from collections.abc import Iterator
 
 
-async def test_a_started_process_is_known(host: AgentSession, run_dir: Path) -> None:
+async def test_a_started_process_is_known(agent: AgentSession, run_dir: Path) -> None:
     before = time.time()
-    record = await host.start(
+    record = await agent.start(
         ProcessSpec(name="w", role=ProcessRole.WORKER, argv=SLEEPER, port=50052)
     )
     assert (record.name, record.role, record.port) == ("w", ProcessRole.WORKER, 50052)
@@ -61,12 +61,12 @@ async def test_a_started_process_is_known(host: AgentSession, run_dir: Path) -> 
     assert os.stat(run_dir).st_mode & 0o777 == 0o700
 
 
-async def test_nothing_is_known_of_nothing(host: AgentSession, run_dir: Path) -> None:
-    assert await host.records() == []
-    assert await host.record("p") is None
-    assert await host.stop("p") is None
-    await host.remove("p")
-    assert await host.orphans() == []
+async def test_nothing_is_known_of_nothing(agent: AgentSession, run_dir: Path) -> None:
+    assert await agent.records() == []
+    assert await agent.record("p") is None
+    assert await agent.stop("p") is None
+    await agent.remove("p")
+    assert await agent.orphans() == []
     assert "run" not in os.listdir(run_dir.parent)
 
 
@@ -83,25 +83,29 @@ SEEN = 'echo "<$GGML_NO_BACKTRACE> $MINE $(pwd)"; grep SigIgn /proc/self/status'
     ],
 )
 async def test_environment_working_directory_and_sigpipe(
-    host: AgentSession, role: ProcessRole, env: dict[str, str], ignored: bool, seen: str
+    agent: AgentSession,
+    role: ProcessRole,
+    env: dict[str, str],
+    ignored: bool,
+    seen: str,
 ) -> None:
     argv = shell(SEEN)
-    await host.start(
+    await agent.start(
         ProcessSpec(name="p", role=role, argv=argv, env=env, ignore_sigpipe=ignored)
     )
-    await wait_ended(host)
-    told, mask = (await host.read_log("p", 0, 4096)).text.splitlines()
+    await wait_ended(agent)
+    told, mask = (await agent.read_log("p", 0, 4096)).text.splitlines()
     assert told == seen
     assert bool(int(mask.split()[1], 16) >> (signal.SIGPIPE - 1) & 1) == ignored
 
 
-async def test_what_it_uses_of_the_machine_is_told(host: AgentSession) -> None:
+async def test_what_it_uses_of_the_machine_is_told(agent: AgentSession) -> None:
     """A name may hold what looks like fields of its own: here it does."""
     burning = "open('/proc/self/comm', 'w').write('a) 9 (b'); \nwhile True: pass"
-    await host.start(spec(argv=(sys.executable, "-c", burning)))
+    await agent.start(spec(argv=(sys.executable, "-c", burning)))
 
     async def used_ms() -> int:
-        record = await known(host)
+        record = await known(agent)
         return record.cpu_ms or 0
 
     used = newer = await used_ms()
@@ -113,13 +117,13 @@ async def test_what_it_uses_of_the_machine_is_told(host: AgentSession) -> None:
     assert used + 50 <= newer < 60_000
 
 
-async def test_one_that_a_signal_holds_does_not_respond(host: AgentSession) -> None:
-    started = await host.start(spec(argv=shell("while :; do sleep 1; done")))
+async def test_one_that_a_signal_holds_does_not_respond(agent: AgentSession) -> None:
+    started = await agent.start(spec(argv=shell("while :; do sleep 1; done")))
     states = []
     for number in (signal.SIGSTOP, signal.SIGCONT):
         os.kill(started.pid, number)
         await asyncio.sleep(0.05)
-        record = await known(host)
+        record = await known(agent)
         states.append(record.state)
     assert states == [ProcessState.NOT_RESPONDING, ProcessState.RUNNING]
 
@@ -127,47 +131,47 @@ async def test_one_that_a_signal_holds_does_not_respond(host: AgentSession) -> N
 ENDS = (("exit 0", 0, None), ("exit 3", 3, None), ("kill -SEGV $$", None, 11))
 
 
-async def test_how_it_ended_is_known(host: AgentSession) -> None:
+async def test_how_it_ended_is_known(agent: AgentSession) -> None:
     for code, exit_code, exit_signal in ENDS:
-        await host.start(spec(argv=shell(code)))
-        await wait_ended(host)
-        record = await known(host)
+        await agent.start(spec(argv=shell(code)))
+        await wait_ended(agent)
+        record = await known(agent)
         assert record.state is ProcessState.EXITED
         assert (record.exit_code, record.exit_signal) == (exit_code, exit_signal)
         assert record.rss_bytes is None
 
 
 async def test_right_after_a_kill_its_status_is_known_and_it_is_removed(
-    host: AgentSession, run_dir: Path
+    agent: AgentSession, run_dir: Path
 ) -> None:
     """The first look that finds it ended already knows how."""
     for _ in range(20):
-        started = await host.start(spec())
+        started = await agent.start(spec())
         os.kill(started.pid, signal.SIGKILL)
-        await wait_ended(host)
-        record = await known(host)
+        await wait_ended(agent)
+        record = await known(agent)
         assert record.exit_signal == signal.SIGKILL
-        await host.remove("p")
+        await agent.remove("p")
         assert os.listdir(run_dir) == []
 
 
-async def test_a_living_name_is_refused(host: AgentSession) -> None:
-    first = await host.start(spec())
-    with pytest.raises(HostError, match=rf"still runs.*\(pid {first.pid}\)"):
-        await host.start(spec())
-    record = await known(host)
+async def test_a_living_name_is_refused(agent: AgentSession) -> None:
+    first = await agent.start(spec())
+    with pytest.raises(MachineError, match=rf"still runs.*\(pid {first.pid}\)"):
+        await agent.start(spec())
+    record = await known(agent)
     assert (record.pid, record.alive) == (first.pid, True)
 
 
-async def test_leftovers_of_an_earlier_process_are_refused(host: AgentSession) -> None:
-    await host.start(spec(argv=shell("sleep 600 & echo $!")))
-    stray = int(await first_line(host))
-    await wait_ended(host)
-    assert [(o.name, o.pid) for o in await host.orphans()] == [("p", stray)]
-    with pytest.raises(HostError, match=f"pid {stray}"):
-        await host.start(spec())
-    await host.stop("p")
-    await host.start(spec())
+async def test_leftovers_of_an_earlier_process_are_refused(agent: AgentSession) -> None:
+    await agent.start(spec(argv=shell("sleep 600 & echo $!")))
+    stray = int(await first_line(agent))
+    await wait_ended(agent)
+    assert [(o.name, o.pid) for o in await agent.orphans()] == [("p", stray)]
+    with pytest.raises(MachineError, match=f"pid {stray}"):
+        await agent.start(spec())
+    await agent.stop("p")
+    await agent.start(spec())
 
 
 IMPOSSIBLE: dict[tuple[str, ...], str] = {
@@ -180,82 +184,90 @@ IMPOSSIBLE: dict[tuple[str, ...], str] = {
 
 
 async def test_what_cannot_start_leaves_nothing(
-    host: AgentSession, run_dir: Path
+    agent: AgentSession, run_dir: Path
 ) -> None:
     for argv, part in IMPOSSIBLE.items():
-        with pytest.raises(HostError, match=part) as caught:
-            await host.start(spec(argv=argv))
+        with pytest.raises(MachineError, match=part) as caught:
+            await agent.start(spec(argv=argv))
         assert "p did not start on local" in str(caught.value)
         assert [names for _, *names in os.walk(run_dir)] in ([], [[[], []]])
-        assert await host.records() == []
+        assert await agent.records() == []
 
 
-async def test_a_missing_helper_is_an_error(run_dir: Path, open_host: OpenHost) -> None:
-    host = open_host(run_dir, relay=run_dir / "nothing")
-    with pytest.raises(HostError, match="nothing cannot be run"):
-        await host.start(spec())
+async def test_a_missing_helper_is_an_error(
+    run_dir: Path, open_agent: OpenAgent
+) -> None:
+    agent = open_agent(run_dir, relay=run_dir / "nothing")
+    with pytest.raises(MachineError, match="nothing cannot be run"):
+        await agent.start(spec())
 
 
-async def test_an_impossible_run_directory(tmp_path: Path, open_host: OpenHost) -> None:
+async def test_an_impossible_run_directory(
+    tmp_path: Path, open_agent: OpenAgent
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DllmError, match="Cannot use the directory"):
-        await open_host(tmp_path / "file/run").start(spec())
+        await open_agent(tmp_path / "file/run").start(spec())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away")
-async def test_somebody_elses_run_directory(run_dir: Path, open_host: OpenHost) -> None:
+async def test_somebody_elses_run_directory(
+    run_dir: Path, open_agent: OpenAgent
+) -> None:
     os.mkdir(run_dir)
     os.chown(run_dir, 12345, 12345)
-    with pytest.raises(HostError, match="not a directory owned by you"):
-        await open_host(run_dir).start(spec())
+    with pytest.raises(MachineError, match="not a directory owned by you"):
+        await open_agent(run_dir).start(spec())
 
 
 NAMES = ("", ".", "..", "../x", "a/../b", "a/b/c", "/a", "a/", ".hidden", "a" * 65)
 
 
-async def test_names_cannot_lead_elsewhere(host: AgentSession) -> None:
+async def test_names_cannot_lead_elsewhere(agent: AgentSession) -> None:
     for name in NAMES:
-        with pytest.raises(HostError, match="cannot be the name"):
-            await host.start(spec(name))
-        with pytest.raises(HostError, match="cannot be the name"):
-            await host.remove(name)
+        with pytest.raises(MachineError, match="cannot be the name"):
+            await agent.start(spec(name))
+        with pytest.raises(MachineError, match="cannot be the name"):
+            await agent.remove(name)
 
 
-async def test_a_cancelled_start_is_whole_or_not_at_all(host: AgentSession) -> None:
+async def test_a_cancelled_start_is_whole_or_not_at_all(agent: AgentSession) -> None:
     for milliseconds in range(0, 20, 2):
-        task = asyncio.create_task(host.start(spec()))
+        task = asyncio.create_task(agent.start(spec()))
         await asyncio.sleep(milliseconds / 1000)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        seen = [record.incarnation for record in host.seen if record.alive]
-        there = [r.incarnation for r in await host.records() if r.alive]
+        seen = [record.incarnation for record in agent.seen if record.alive]
+        there = [r.incarnation for r in await agent.records() if r.alive]
         assert seen == there
-        await host.stop("p")
-    assert await host.orphans() == []
+        await agent.stop("p")
+    assert await agent.orphans() == []
 
 
 async def test_a_process_started_from_a_process_is_not_its_family(
-    run_dir: Path, open_host: OpenHost, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, open_agent: OpenAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller itself may live in a process directory."""
     monkeypatch.setenv("DLLM_PROCESS_DIR", str(run_dir / "controller"))
-    host = open_host(run_dir)
-    record = await host.start(spec())
-    await host.stop("controller")
+    agent = open_agent(run_dir)
+    record = await agent.start(spec())
+    await agent.stop("controller")
     assert exists(record.pid)
     os.kill(record.pid, signal.SIGKILL)
-    await wait_ended(host)
-    ended = await known(host)
+    await wait_ended(agent)
+    ended = await known(agent)
     assert ended.exit_signal == signal.SIGKILL
 
 
-async def test_an_ended_directory_is_removed(host: AgentSession, run_dir: Path) -> None:
-    await host.start(spec())
-    with pytest.raises(HostError, match="still runs"):
-        await host.remove("p")
-    await host.stop("p")
-    await host.remove("p")
-    await host.remove("p")
+async def test_an_ended_directory_is_removed(
+    agent: AgentSession, run_dir: Path
+) -> None:
+    await agent.start(spec())
+    with pytest.raises(MachineError, match="still runs"):
+        await agent.remove("p")
+    await agent.stop("p")
+    await agent.remove("p")
+    await agent.remove("p")
     assert os.listdir(run_dir) == []
 
 
@@ -266,25 +278,25 @@ def with_secret(argv: tuple[str, ...] = SLEEPER, private: str = SECRET) -> Proce
     return ProcessSpec(name="p", role=ProcessRole.RELAY, argv=argv, private=private)
 
 
-async def test_a_process_finds_its_secret_when_it_starts(host: AgentSession) -> None:
+async def test_a_process_finds_its_secret_when_it_starts(agent: AgentSession) -> None:
     script = f'stat -c %a "$DLLM_PROCESS_DIR/{PRIVATE}"; cat "$DLLM_PROCESS_DIR"/p*e'
-    await host.start(with_secret(shell(script)))
-    await wait_ended(host, "p")
-    log = (await host.read_log("p", 0, 1000)).text
+    await agent.start(with_secret(shell(script)))
+    await wait_ended(agent, "p")
+    log = (await agent.read_log("p", 0, 1000)).text
     assert log == f"600\n{SECRET}"
-    assert {"start:private", "worker"} <= set(host.features)
+    assert {"start:private", "worker"} <= set(agent.features)
 
 
 async def test_a_secret_is_in_no_other_file_and_gone_with_the_process(
-    host: AgentSession, run_dir: Path
+    agent: AgentSession, run_dir: Path
 ) -> None:
-    await host.start(with_secret())
+    await agent.start(with_secret())
     files = {file.name: file.read_text() for file in (run_dir / "p").iterdir()}
     assert [name for name, text in files.items() if SECRET in text] == [PRIVATE]
-    await host.stop("p")
+    await agent.stop("p")
     assert not (run_dir / "p" / PRIVATE).exists()
     (run_dir / "p" / PRIVATE).write_text("left by one whose supervisor was killed")
-    await host.start(with_secret(private=""))
+    await agent.start(with_secret(private=""))
     assert not (run_dir / "p" / PRIVATE).exists()
 
 
@@ -324,10 +336,10 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-async def test_stop_ends_both_processes(host: AgentSession, run_dir: Path) -> None:
-    started = await host.start(spec())
+async def test_stop_ends_both_processes(agent: AgentSession, run_dir: Path) -> None:
+    started = await agent.start(spec())
     supervisor = supervisor_of(run_dir)
-    record = await host.stop("p")
+    record = await agent.stop("p")
     assert record is not None
     assert record.state is ProcessState.EXITED
     assert record.exit_signal == signal.SIGTERM
@@ -337,31 +349,31 @@ async def test_stop_ends_both_processes(host: AgentSession, run_dir: Path) -> No
 
 @pytest.mark.parametrize("grace_s", [5.0, 1e12])
 async def test_a_process_may_end_in_its_own_way(
-    host: AgentSession, grace_s: float
+    agent: AgentSession, grace_s: float
 ) -> None:
     """A grace beyond all clocks is a long one, not one that is over at once."""
-    await host.start(spec(argv=python(SAYS_GOODBYE)))
-    await first_line(host)
-    record = await stopped(host, grace_s=grace_s)
+    await agent.start(spec(argv=python(SAYS_GOODBYE)))
+    await first_line(agent)
+    record = await stopped(agent, grace_s=grace_s)
     assert record.exit_code == 4
-    assert (await host.read_log("p", 0, 100)).text == "ready\nbye\n"
+    assert (await agent.read_log("p", 0, 100)).text == "ready\nbye\n"
 
 
 async def test_who_ignores_term_is_killed_after_the_grace_however_often_it_is_asked(
-    host: AgentSession,
+    agent: AgentSession,
 ) -> None:
-    await host.start(spec(argv=python(IGNORES_TERM)))
-    await first_line(host)
+    await agent.start(spec(argv=python(IGNORES_TERM)))
+    await first_line(agent)
     began = time.monotonic()
-    records = await asyncio.gather(*(host.stop("p", grace_s=0.3) for _ in range(5)))
+    records = await asyncio.gather(*(agent.stop("p", grace_s=0.3) for _ in range(5)))
     assert time.monotonic() - began >= 0.3
     assert {r and r.exit_signal for r in records} == {signal.SIGKILL}
 
 
-async def test_a_stopped_process_hears_term(host: AgentSession) -> None:
-    started = await host.start(spec())
+async def test_a_stopped_process_hears_term(agent: AgentSession) -> None:
+    started = await agent.start(spec())
     os.kill(started.pid, signal.SIGSTOP)
-    record = await stopped(host)
+    record = await stopped(agent)
     assert record.exit_signal == signal.SIGTERM
 
 
@@ -369,78 +381,78 @@ async def test_a_stopped_process_hears_term(host: AgentSession) -> None:
     "options", [(), ("session",), ("unmarked",), ("leave",), ("leave", "session")]
 )
 async def test_everything_it_started_goes_too(
-    host: AgentSession, options: tuple[str, ...]
+    agent: AgentSession, options: tuple[str, ...]
 ) -> None:
-    await host.start(spec(argv=python(LEAVES_A_STRAY, *options)))
-    stray = int(await first_line(host))
+    await agent.start(spec(argv=python(LEAVES_A_STRAY, *options)))
+    stray = int(await first_line(agent))
     if "leave" in options:
-        await wait_ended(host)
+        await wait_ended(agent)
     assert exists(stray)
-    await host.stop("p")
+    await agent.stop("p")
     assert not exists(stray)
 
 
-async def test_stopping_what_has_ended_is_fine(host: AgentSession) -> None:
-    await host.start(spec(argv=shell("exit 3")))
-    await wait_ended(host)
+async def test_stopping_what_has_ended_is_fine(agent: AgentSession) -> None:
+    await agent.start(spec(argv=shell("exit 3")))
+    await wait_ended(agent)
     for _ in range(2):
-        record = await stopped(host)
+        record = await stopped(agent)
         assert record.exit_code == 3
 
 
 @pytest.mark.parametrize("whose", ["pid", "supervisor_pid"])
 async def test_another_process_with_its_number_is_left_alone(
-    host: AgentSession, run_dir: Path, stranger: subprocess.Popen[bytes], whose: str
+    agent: AgentSession, run_dir: Path, stranger: subprocess.Popen[bytes], whose: str
 ) -> None:
     next_tick()
-    await host.start(spec(argv=("true",)))
-    await wait_ended(host)
+    await agent.start(spec(argv=("true",)))
+    await wait_ended(agent)
     edit(run_dir, **{whose: stranger.pid})
-    record = await stopped(host, grace_s=0)
+    record = await stopped(agent, grace_s=0)
     assert record.state is ProcessState.EXITED
     assert stranger.poll() is None
 
 
 async def test_a_session_without_its_leader_is_not_ours_by_its_number(
-    host: AgentSession, run_dir: Path
+    agent: AgentSession, run_dir: Path
 ) -> None:
     """Daemons live in the session of a process long gone; numbers come round again."""
     stray, leader = stray_in_a_lost_session()
     assert os.getsid(stray) == leader
-    await host.start(spec(argv=("true",)))
-    await wait_ended(host)
+    await agent.start(spec(argv=("true",)))
+    await wait_ended(agent)
     edit(run_dir, pid=leader)
     try:
-        await host.stop("p", grace_s=0)
+        await agent.stop("p", grace_s=0)
         assert exists(stray)
     finally:
         os.kill(stray, signal.SIGKILL)
 
 
-async def test_an_unmarked_relative_deaf_to_term_is_ended(host: AgentSession) -> None:
+async def test_an_unmarked_relative_deaf_to_term_is_ended(agent: AgentSession) -> None:
     """The leader that told they are related is gone when its turn comes."""
     code = "import subprocess, sys; subprocess.run(sys.argv[1:], env={})"
-    started = await host.start(spec(argv=python(code, *python(IGNORES_TERM))))
-    await first_line(host)
+    started = await agent.start(spec(argv=python(code, *python(IGNORES_TERM))))
+    await first_line(agent)
     (relative,) = psutil.Process(started.pid).children()
-    await host.stop("p", grace_s=0.2)
+    await agent.stop("p", grace_s=0.2)
     assert not exists(relative.pid)
 
 
-async def test_other_start_times_mean_ended(host: AgentSession, run_dir: Path) -> None:
-    await host.start(spec())
+async def test_other_start_times_mean_ended(agent: AgentSession, run_dir: Path) -> None:
+    await agent.start(spec())
     edit(run_dir, start_id="another-boot:1")
-    record = await known(host)
+    record = await known(agent)
     assert (record.state, record.exit_code) == (ProcessState.EXITED, None)
 
 
 async def test_a_supervisor_that_hangs_is_ended(
-    host: AgentSession, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    agent: AgentSession, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_host, "SUPERVISOR_PATIENCE_S", 0.2)
-    await host.start(spec())
+    await agent.start(spec())
     supervisor = supervisor_of(run_dir)
     os.kill(supervisor, signal.SIGSTOP)
-    record = await stopped(host)
+    record = await stopped(agent)
     assert not record.alive
     assert not exists(supervisor)

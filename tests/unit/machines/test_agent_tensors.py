@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from backends.errors import HostError
+from backends.errors import MachineError
 from tests.kit.models import write_llama
 
 if TYPE_CHECKING:
@@ -113,12 +113,12 @@ def fnv1a(data: bytes) -> str:
     return f"{value:016x}"
 
 
-async def hashed(host: AgentSession, file: Path | str) -> tuple[TensorSums, ...]:
-    return (await all_told(host, file))[-1].tensors
+async def hashed(agent: AgentSession, file: Path | str) -> tuple[TensorSums, ...]:
+    return (await all_told(agent, file))[-1].tensors
 
 
-async def all_told(host: AgentSession, file: Path | str) -> list[Hashing]:
-    return [told async for told in host.hashing(str(file))]
+async def all_told(agent: AgentSession, file: Path | str) -> list[Hashing]:
+    return [told async for told in agent.hashing(str(file))]
 
 
 def by_name(found: tuple[TensorSums, ...]) -> dict[str, TensorSums]:
@@ -126,12 +126,12 @@ def by_name(found: tuple[TensorSums, ...]) -> dict[str, TensorSums]:
 
 
 async def test_they_are_those_of_the_packages(
-    host: AgentSession, tmp_path: Path
+    agent: AgentSession, tmp_path: Path
 ) -> None:
     """Hashes of ``xxhash`` and ``blake3``, the rest of ``gguf``."""
     file = tmp_path / "types.gguf"
     write_types(file)
-    found = by_name(await hashed(host, aged(file)))
+    found = by_name(await hashed(agent, aged(file)))
     expected = gguf.GGUFReader(file).tensors
     assert len(found) == len(expected)
     for tensor in expected:
@@ -146,59 +146,59 @@ async def test_they_are_those_of_the_packages(
             assert told.fnv1a == fnv1a(data), tensor.name
 
 
-async def test_all_parts_of_a_split_model(host: AgentSession, tmp_path: Path) -> None:
+async def test_all_parts_of_a_split_model(agent: AgentSession, tmp_path: Path) -> None:
     one, two = (tmp_path / f"m-{number:05d}-of-00002.gguf" for number in (1, 2))
     write_part(one, 1, 2)
     write_part(two, 2, 2)
-    found = await hashed(host, two)
+    found = await hashed(agent, two)
     assert [tensor.name for tensor in found] == ["part1", "part2"]
     os.unlink(two)
-    with pytest.raises(HostError, match=r"m-00002-of-00002\.gguf cannot be read"):
-        await hashed(host, one)
+    with pytest.raises(MachineError, match=r"m-00002-of-00002\.gguf cannot be read"):
+        await hashed(agent, one)
 
 
 async def test_a_change_is_seen_though_hashes_were_kept(
-    host: AgentSession, model: Path, cache: Path
+    agent: AgentSession, model: Path, cache: Path
 ) -> None:
-    first = await hashed(host, model)
+    first = await hashed(agent, model)
     assert os.stat(kept_in(cache)).st_mode & 0o777 == 0o600
     flip(model, -100)
     aged(model, LONG_AGO_S + 1)
-    second = await hashed(host, model)
+    second = await hashed(agent, model)
     assert [a.name for a, b in zip(first, second, strict=True) if a != b] == [
         first[-1].name
     ]
 
 
-async def test_what_is_kept_is_not_read_again(host: AgentSession, model: Path) -> None:
+async def test_what_is_kept_is_not_read_again(agent: AgentSession, model: Path) -> None:
     """Only shown by a change that leaves no trace: size, time and inode as before."""
-    first = await hashed(host, model)
+    first = await hashed(agent, model)
     with model.open("r+b") as file:
         file.seek(-100, os.SEEK_END)
         file.write(b"\0" * 50)
     aged(model)
-    assert await hashed(host, model) == first
+    assert await hashed(agent, model) == first
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_damaged_sidecars_are_made_anew(
-    host: AgentSession, model: Path, cache: Path, damage: str
+    agent: AgentSession, model: Path, cache: Path, damage: str
 ) -> None:
-    first = await hashed(host, model)
+    first = await hashed(agent, model)
     DAMAGES[damage](kept_in(cache))
-    assert await hashed(host, model) == first
+    assert await hashed(agent, model) == first
 
 
 async def test_of_a_fresh_file_nothing_is_kept(
-    host: AgentSession, model: Path, cache: Path
+    agent: AgentSession, model: Path, cache: Path
 ) -> None:
     os.utime(model)
-    assert await hashed(host, model)
+    assert await hashed(agent, model)
     assert not await asyncio.to_thread(cache.exists)
 
 
 async def test_hashing_goes_on_where_it_was_cut_off(
-    open_host: Callable[..., AgentSession],
+    open_agent: Callable[..., AgentSession],
     run_dir: Path,
     big: Path,
     cache: Path,
@@ -206,33 +206,33 @@ async def test_hashing_goes_on_where_it_was_cut_off(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr("backends.machines.agent.WORK_S", 0.002)
-        told = await all_told(open_host(run_dir), big)
+        told = await all_told(open_agent(run_dir), big)
     assert len(told) > 2
     assert all(a.done_bytes < b.done_bytes for a, b in pairwise(told))
     assert not any(one.tensors for one in told[:-1])
     assert told[-1].done_bytes == told[-1].size_bytes
     # Another agent has nothing left to do, nor what the first one did to find.
-    assert await all_told(open_host(run_dir), big) == told[-1:]
+    assert await all_told(open_agent(run_dir), big) == told[-1:]
     os.unlink(kept_in(cache))
-    assert await hashed(open_host(run_dir), big) == told[-1].tensors
+    assert await hashed(open_agent(run_dir), big) == told[-1].tensors
 
 
 async def test_where_nothing_can_be_kept_it_takes_one_go(
-    host: AgentSession, big: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    agent: AgentSession, big: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backends.machines.agent.WORK_S", 0.002)
     os.makedirs(cache.parent)
     os.symlink("nowhere", cache)
-    assert len(await hashed(host, big)) == 21
+    assert len(await hashed(agent, big)) == 21
 
 
-async def test_what_is_no_model_is_refused(host: AgentSession, tmp_path: Path) -> None:
-    with pytest.raises(HostError, match=r"py is not a GGUF file"):
-        await hashed(host, __file__)
-    with pytest.raises(HostError, match="absolute"):
-        await hashed(host, "text.gguf")
-    with pytest.raises(HostError, match="cannot be read"):
-        await hashed(host, tmp_path / "missing.gguf")
+async def test_what_is_no_model_is_refused(agent: AgentSession, tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match=r"py is not a GGUF file"):
+        await hashed(agent, __file__)
+    with pytest.raises(MachineError, match="absolute"):
+        await hashed(agent, "text.gguf")
+    with pytest.raises(MachineError, match="cannot be read"):
+        await hashed(agent, tmp_path / "missing.gguf")
 
 
 # --- Filling the cache of ``rpc-server -c`` from a model beside it, and emptying it ---
@@ -263,14 +263,14 @@ def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def seeded(
-    host: AgentSession,
+    agent: AgentSession,
     wide_model: Path,
     directory: Path | str = "",
     *,
     dry: bool = False,
 ) -> Seeding:
     told = [
-        told async for told in host.seeding(str(wide_model), str(directory), dry=dry)
+        told async for told in agent.seeding(str(wide_model), str(directory), dry=dry)
     ]
     return told[-1]
 
@@ -289,9 +289,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 async def test_a_dry_run_tells_the_size_and_writes_nothing(
-    host: AgentSession, wide_model: Path, worker_cache: Path
+    agent: AgentSession, wide_model: Path, worker_cache: Path
 ) -> None:
-    told = await seeded(host, wide_model, dry=True)
+    told = await seeded(agent, wide_model, dry=True)
     assert (told.size_bytes, told.seeded_bytes) == (ASKED_BYTES, 0)
     assert told.directory == str(worker_cache)
     assert told.free_bytes > 0
@@ -299,37 +299,37 @@ async def test_a_dry_run_tells_the_size_and_writes_nothing(
 
 
 async def test_every_tensor_that_is_asked_for_is_there_under_its_hash(
-    host: AgentSession, wide_model: Path, worker_cache: Path
+    agent: AgentSession, wide_model: Path, worker_cache: Path
 ) -> None:
-    told = await seeded(host, wide_model)
+    told = await seeded(agent, wide_model)
     assert told.seeded_bytes == told.size_bytes == ASKED_BYTES
     found = files(worker_cache)
     assert set(found.values()) == contents(wide_model)
-    sums = [one async for one in host.hashing(str(wide_model))][-1].tensors
+    sums = [one async for one in agent.hashing(str(wide_model))][-1].tensors
     by_hash = {t.fnv1a: t.size_bytes for t in sums if t.size_bytes > 10 * MIB}
     assert {name: len(data) for name, data in found.items()} == by_hash
     assert set(told.names) == set(by_hash)
     # The second time there is nothing to do.
     before = {name: os.stat(worker_cache / name).st_mtime_ns for name in found}
-    again = await seeded(host, wide_model)
+    again = await seeded(agent, wide_model)
     assert (again.names, again.seeded_bytes) == (told.names, ASKED_BYTES)
     assert {name: os.stat(worker_cache / name).st_mtime_ns for name in found} == before
 
 
 async def test_it_goes_on_in_a_file_that_was_begun(
-    host: AgentSession, wide_model: Path, tmp_path: Path, worker_cache: Path
+    agent: AgentSession, wide_model: Path, tmp_path: Path, worker_cache: Path
 ) -> None:
     whole = tmp_path / "whole"
-    names = (await seeded(host, wide_model, whole)).names
+    names = (await seeded(agent, wide_model, whole)).names
     os.makedirs(worker_cache)
     good, bad, short = (files(whole)[name] for name in names)
     write(worker_cache / f"{names[0]}.part", good[: 5 * MIB + 7])
     write(worker_cache / f"{names[1]}.part", b"x" * len(bad))
     # A worker takes a file as it is, so one cut short is worse than none.
     write(worker_cache / names[2], short[:-1])
-    with pytest.raises(HostError, match="is not what was written"):
-        await seeded(host, wide_model)
-    await seeded(host, wide_model)
+    with pytest.raises(MachineError, match="is not what was written"):
+        await seeded(agent, wide_model)
+    await seeded(agent, wide_model)
     assert files(worker_cache) == files(whole)
 
 
@@ -338,74 +338,74 @@ def write(file: Path, data: bytes) -> None:
 
 
 async def test_another_directory_may_be_meant(
-    host: AgentSession,
+    agent: AgentSession,
     wide_model: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
     assert (
-        await seeded(host, wide_model, dry=True)
+        await seeded(agent, wide_model, dry=True)
     ).directory == f"{tmp_path}/llama/rpc"
-    told = await seeded(host, wide_model, tmp_path / "else", dry=True)
+    told = await seeded(agent, wide_model, tmp_path / "else", dry=True)
     assert told.directory == f"{tmp_path}/else"
-    with pytest.raises(HostError, match="absolute"):
-        await seeded(host, wide_model, "else", dry=True)
+    with pytest.raises(MachineError, match="absolute"):
+        await seeded(agent, wide_model, "else", dry=True)
 
 
 async def test_a_disk_too_small_is_told_before_anything_is_written(
-    host: AgentSession, wide_model: Path, small_disk: Callable[[int], Path]
+    agent: AgentSession, wide_model: Path, small_disk: Callable[[int], Path]
 ) -> None:
     disk = small_disk(16 << 20)
-    with pytest.raises(HostError, match=r"the disk of \S+ is too full: 34 MiB are"):
-        await seeded(host, wide_model, disk / "rpc")
+    with pytest.raises(MachineError, match=r"the disk of \S+ is too full: 34 MiB are"):
+        await seeded(agent, wide_model, disk / "rpc")
     assert os.listdir(disk) == []
 
 
 async def test_the_cache_is_listed_and_emptied(
-    host: AgentSession, wide_model: Path, worker_cache: Path
+    agent: AgentSession, wide_model: Path, worker_cache: Path
 ) -> None:
-    empty = await host.worker_cache()
+    empty = await agent.worker_cache()
     assert (empty.directory, empty.files, empty.size_bytes) == (
         str(worker_cache),
         (),
         0,
     )
-    names = (await seeded(host, wide_model)).names
+    names = (await seeded(agent, wide_model)).names
     write(worker_cache / "0123456789abcdef.part", b"12345")
     write(worker_cache / "notes.txt", b"mine")
-    found = await host.worker_cache()
+    found = await agent.worker_cache()
     assert found.size_bytes == ASKED_BYTES + 5
     assert {file.name for file in found.files} == {*names, "0123456789abcdef.part"}
     assert all(file.mtime_s > LONG_AGO_S for file in found.files)
-    assert await host.uncache([names[0], "0123456789abcdef.part"]) == (
+    assert await agent.uncache([names[0], "0123456789abcdef.part"]) == (
         SIZES["large"] + 5
     )
     assert set(files(worker_cache)) == {*names[1:], "notes.txt"}
     # What is gone already is fine.
-    assert await host.uncache([names[0]]) == 0
+    assert await agent.uncache([names[0]]) == 0
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "../0123456789abcdef", "0123", ""])
 async def test_nothing_else_is_deleted(
-    host: AgentSession, worker_cache: Path, name: str
+    agent: AgentSession, worker_cache: Path, name: str
 ) -> None:
     os.makedirs(worker_cache)
     write(worker_cache / "notes.txt", b"mine")
-    with pytest.raises(HostError, match="is no file of a cache"):
-        await host.uncache([name])
+    with pytest.raises(MachineError, match="is no file of a cache"):
+        await agent.uncache([name])
     assert set(files(worker_cache)) == {"notes.txt"}
 
 
 async def test_a_file_that_changed_without_a_trace_fills_no_cache(
-    host: AgentSession, wide_model: Path, tmp_path: Path, worker_cache: Path
+    agent: AgentSession, wide_model: Path, tmp_path: Path, worker_cache: Path
 ) -> None:
     copy = tmp_path / "copy.gguf"
     aged(Path(shutil.copy(wide_model, copy)))
-    assert (await seeded(host, copy, dry=True)).size_bytes
+    assert (await seeded(agent, copy, dry=True)).size_bytes
     scribble(copy)
-    with pytest.raises(HostError, match="large has changed since it was hashed"):
-        await seeded(host, copy)
+    with pytest.raises(MachineError, match="large has changed since it was hashed"):
+        await seeded(agent, copy)
     assert files(worker_cache) == {}
 
 

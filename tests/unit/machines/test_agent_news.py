@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from backends.machines.agent import AgentSession
 
-    OpenHost = Callable[..., AgentSession]
+    OpenAgent = Callable[..., AgentSession]
     from collections.abc import Iterator
 
 IDLE_S = 3.0
@@ -42,98 +42,100 @@ IDLE_S = 3.0
 def agent_of(run_dir: Path) -> int:
     """The agent over a run directory."""
     for process in psutil.process_iter():
-        if words_of(process)[1:] == ["host", "--run-dir", str(run_dir)]:
+        if words_of(process)[1:] == ["agent", "--run-dir", str(run_dir)]:
             return process.pid
     raise AssertionError("there is no agent")
 
 
-def names(host: AgentSession) -> list[str]:
-    return [record.name for record in host.seen]
+def names(agent: AgentSession) -> list[str]:
+    return [record.name for record in agent.seen]
 
 
 async def test_a_killed_process_is_told_of_without_a_question(
-    host: AgentSession,
+    agent: AgentSession,
 ) -> None:
-    started = await host.start(spec())
+    started = await agent.start(spec())
     told = asyncio.Event()
-    host.subscribe(told.set)
+    agent.subscribe(told.set)
     os.kill(started.pid, signal.SIGKILL)
-    while (seen := host.seen[0]).alive:
+    while (seen := agent.seen[0]).alive:
         await asyncio.wait_for(told.wait(), PATIENCE_S)
         told.clear()
     assert seen.exit_signal == signal.SIGKILL
 
 
 async def test_what_another_one_does_is_told(
-    host: AgentSession, run_dir: Path, open_host: OpenHost
+    agent: AgentSession, run_dir: Path, open_agent: OpenAgent
 ) -> None:
     """A second head, or a person, at the same directories."""
-    await host.connect()
-    other = open_host(run_dir)
+    await agent.connect()
+    other = open_agent(run_dir)
     await other.start(spec("default/w"))
-    await until(lambda: names(host) == ["default/w"], "the arrival")
+    await until(lambda: names(agent) == ["default/w"], "the arrival")
     await other.stop("default/w")
-    await until(lambda: not host.seen[0].alive, "the end")
+    await until(lambda: not agent.seen[0].alive, "the end")
     await other.remove("default/w")
-    await until(lambda: names(host) == [], "the removal")
+    await until(lambda: names(agent) == [], "the removal")
     await other.start(spec("default/w"))
-    await until(lambda: names(host) == ["default/w"], "the next arrival")
+    await until(lambda: names(agent) == ["default/w"], "the next arrival")
     shutil.rmtree(run_dir)
-    await until(lambda: names(host) == [], "the loss of everything")
+    await until(lambda: names(agent) == [], "the loss of everything")
     await other.stop("default/w")
 
 
 async def test_what_is_being_stopped_is_known_to_everybody_until_it_is_gone(
-    host: AgentSession, run_dir: Path, open_host: OpenHost
+    agent: AgentSession, run_dir: Path, open_agent: OpenAgent
 ) -> None:
     """Also when who asked waits no longer: nobody may count on that process."""
-    await host.start(spec(argv=python(IGNORES_TERM)))
-    await first_line(host)
-    asked = asyncio.create_task(host.stop("p", grace_s=600))
-    other = open_host(run_dir)
+    await agent.start(spec(argv=python(IGNORES_TERM)))
+    await first_line(agent)
+    asked = asyncio.create_task(agent.stop("p", grace_s=600))
+    other = open_agent(run_dir)
     while (told := (await other.records())[0]).state is ProcessState.RUNNING:
         assert not asked.done()
     assert told.state is ProcessState.STOPPING
     asked.cancel()
     await asyncio.wait([asked])
     assert asked.cancelled()
-    assert host.seen[0].state is ProcessState.STOPPING
+    assert agent.seen[0].state is ProcessState.STOPPING
     # Who asks again may be in a hurry.
-    await host.stop("p", grace_s=0)
-    await until(lambda: not host.seen[0].alive, "the end")
-    started = await host.start(spec())
+    await agent.stop("p", grace_s=0)
+    await until(lambda: not agent.seen[0].alive, "the end")
+    started = await agent.start(spec())
     assert started.state is ProcessState.RUNNING
 
 
-async def test_a_subscription_ends(host: AgentSession) -> None:
+async def test_a_subscription_ends(agent: AgentSession) -> None:
     told: list[str] = []
-    ends = [host.subscribe(lambda: told.append("x")) for _ in range(2)]
+    ends = [agent.subscribe(lambda: told.append("x")) for _ in range(2)]
     for end in (*ends, *ends):
         end()
-    await host.start(spec())
+    await agent.start(spec())
     assert told == []
 
 
-async def test_a_dead_agent_is_started_again(host: AgentSession, run_dir: Path) -> None:
+async def test_a_dead_agent_is_started_again(
+    agent: AgentSession, run_dir: Path
+) -> None:
     """By itself, and it tells what happened meanwhile; what it started lives on."""
-    started = await host.start(spec("default/w"))
-    other = await host.start(spec("default/v"))
-    agent = agent_of(run_dir)
-    os.kill(agent, signal.SIGSTOP)
+    started = await agent.start(spec("default/w"))
+    other = await agent.start(spec("default/v"))
+    pid = agent_of(run_dir)
+    os.kill(pid, signal.SIGSTOP)
     os.kill(other.pid, signal.SIGKILL)
-    os.kill(agent, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     alive = {"default/v": False, "default/w": True}
-    await until(lambda: {r.name: r.alive for r in host.seen} == alive, "the news")
+    await until(lambda: {r.name: r.alive for r in agent.seen} == alive, "the news")
     assert exists(started.pid)
-    assert (await host.records())[1].pid == started.pid
-    assert agent_of(run_dir) != agent
+    assert (await agent.records())[1].pid == started.pid
+    assert agent_of(run_dir) != pid
 
 
-async def test_the_agent_ends_with_us(host: AgentSession, run_dir: Path) -> None:
-    started = await host.start(spec())
-    agent = agent_of(run_dir)
-    await host.close()
-    assert not exists(agent)
+async def test_the_agent_ends_with_us(agent: AgentSession, run_dir: Path) -> None:
+    started = await agent.start(spec())
+    pid = agent_of(run_dir)
+    await agent.close()
+    assert not exists(pid)
     assert exists(started.pid)
 
 
@@ -151,45 +153,45 @@ def switches_of(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
 
 
-async def is_still(agent: int) -> bool:
+async def is_still(pid: int) -> bool:
     """Whether it reads, writes and computes nothing for a while, and is not woken."""
-    before = (io_of(agent), switches_of(agent), psutil.Process(agent).cpu_times())
+    before = (io_of(pid), switches_of(pid), psutil.Process(pid).cpu_times())
     deadline = time.monotonic() + IDLE_S
     while time.monotonic() < deadline:
-        assert children_of(agent) == ""
+        assert children_of(pid) == ""
         await asyncio.sleep(0.05)
-    after = (io_of(agent), switches_of(agent), psutil.Process(agent).cpu_times())
+    after = (io_of(pid), switches_of(pid), psutil.Process(pid).cpu_times())
     return before == after
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_nothing_happens_when_idle(host: AgentSession, run_dir: Path) -> None:
+async def test_nothing_happens_when_idle(agent: AgentSession, run_dir: Path) -> None:
     """No message, no write, no child, and the agent is not even woken: it waits."""
-    await host.start(spec("default/w"))
-    await host.start(
+    await agent.start(spec("default/w"))
+    await agent.start(
         spec("default/logs", argv=shell("while :; do echo x; sleep .1; done"))
     )
-    await host.start(spec("default/ended", argv=("true",)))
-    await until(lambda: not {r.name: r.alive for r in host.seen}["default/ended"])
+    await agent.start(spec("default/ended", argv=("true",)))
+    await until(lambda: not {r.name: r.alive for r in agent.seen}["default/ended"])
     await asyncio.sleep(0.5)
     told: list[str] = []
-    host.subscribe(lambda: told.append("news"))
-    agent = agent_of(run_dir)
+    agent.subscribe(lambda: told.append("news"))
+    pid = agent_of(run_dir)
     # Where the whole machine stood still meanwhile, it was woken once; no more often.
-    assert await is_still(agent) or await is_still(agent) or await is_still(agent)
+    assert await is_still(pid) or await is_still(pid) or await is_still(pid)
     assert told == []
 
 
-async def test_a_slow_stop_holds_up_nothing(host: AgentSession) -> None:
+async def test_a_slow_stop_holds_up_nothing(agent: AgentSession) -> None:
     """Neither messages nor another stop."""
     for name in ("default/slow", "default/b"):
-        await host.start(spec(name, argv=python(IGNORES_TERM)))
-        await first_line(host, name)
-    slow = asyncio.create_task(host.stop("default/slow", grace_s=600))
-    await until(lambda: host.seen[1].state is ProcessState.STOPPING, "the stop")
-    assert await host.stop("default/b", grace_s=0) is not None
+        await agent.start(spec(name, argv=python(IGNORES_TERM)))
+        await first_line(agent, name)
+    slow = asyncio.create_task(agent.stop("default/slow", grace_s=600))
+    await until(lambda: agent.seen[1].state is ProcessState.STOPPING, "the stop")
+    assert await agent.stop("default/b", grace_s=0) is not None
     assert not slow.done()
-    os.kill(host.seen[1].pid, signal.SIGKILL)
+    os.kill(agent.seen[1].pid, signal.SIGKILL)
     await slow
 
 
@@ -212,37 +214,37 @@ def port_of(server: socket.socket) -> int:
     return int(server.getsockname()[1])
 
 
-async def test_free_ports_are_free_and_not_given_twice(host: AgentSession) -> None:
-    found = [await host.free_port() for _ in range(50)]
+async def test_free_ports_are_free_and_not_given_twice(agent: AgentSession) -> None:
+    found = [await agent.free_port() for _ in range(50)]
     assert len(set(found)) == 50
     for port in found:
         with socket.create_server(("127.0.0.1", port)):
             pass
 
 
-async def test_who_listens(host: AgentSession, listening: socket.socket) -> None:
+async def test_who_listens(agent: AgentSession, listening: socket.socket) -> None:
     port = port_of(listening)
-    assert await host.listens(os.getpid(), port)
-    assert not await host.listens(os.getppid(), port)
-    assert not await host.listens(os.getpid(), port - 1)
-    owner = await host.port_owner(port)
+    assert await agent.listens(os.getpid(), port)
+    assert not await agent.listens(os.getppid(), port)
+    assert not await agent.listens(os.getpid(), port - 1)
+    owner = await agent.port_owner(port)
     assert owner == f"{psutil.Process().name()} (pid {os.getpid()})"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
-async def test_a_started_listener(host: AgentSession, address: str) -> None:
-    record = await host.start(spec(argv=python(LISTENER, address)))
-    port = int(await first_line(host))
-    assert await host.listens(record.pid, port)
-    owner = await host.port_owner(port)
+async def test_a_started_listener(agent: AgentSession, address: str) -> None:
+    record = await agent.start(spec(argv=python(LISTENER, address)))
+    port = int(await first_line(agent))
+    assert await agent.listens(record.pid, port)
+    owner = await agent.port_owner(port)
     assert owner is not None
     assert owner.endswith(f"(pid {record.pid})")
-    await host.stop("p")
-    assert not await host.listens(record.pid, port)
-    assert await host.port_owner(port) is None
+    await agent.stop("p")
+    assert not await agent.listens(record.pid, port)
+    assert await agent.port_owner(port) is None
 
 
-async def test_lingering_connections_leave_a_port_free(host: AgentSession) -> None:
+async def test_lingering_connections_leave_a_port_free(agent: AgentSession) -> None:
     server = socket.create_server(("127.0.0.1", 0))
     address = server.getsockname()
     client = socket.create_connection(address)
@@ -251,14 +253,14 @@ async def test_lingering_connections_leave_a_port_free(host: AgentSession) -> No
     accepted.close()
     client.close()
     server.close()
-    assert await host.port_owner(address[1]) is None
+    assert await agent.port_owner(address[1]) is None
 
 
 GIB = 1 << 30
 
 
-async def test_this_machine(host: AgentSession) -> None:
-    device = await host.memory()
+async def test_this_machine(agent: AgentSession) -> None:
+    device = await agent.memory()
     assert (device.id, device.name, device.kind) == ("local/CPU", "CPU", DeviceKind.CPU)
     assert device.memory_pool == "local"
     assert 0 < device.free_bytes <= device.total_bytes
