@@ -719,9 +719,18 @@ async def test_a_console_has_so_many_connections(
         await asking(first)
 
 
-async def test_a_machine_that_is_paused_starts_nothing(paired: LentMachine) -> None:
+async def test_a_machine_that_is_paused_starts_nothing(
+    paired: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even before its connections are closed."""
+
+    async def later(*_: object) -> None:
+        pass
+
     async with paired.login() as link:
-        paired.tenants.refusal = "its owner has paused it"
+        monkeypatch.setattr(paired.tenants, "_end", later)
+        paired.pairings.pause(True)
+        await paired.tenants.look()
         with pytest.raises(asyncssh.ChannelOpenError):
             await asking(link)
 
