@@ -42,6 +42,7 @@ ROOMS = {
     "engine": (["backends/engine"], ["tests/unit/engine"]),
     "link": (["backends/link"], ["tests/unit/link", "tests/unit/controller"]),
     "machines": (["backends/machines"], ["tests/unit/machines"]),
+    "mesh": (["backends/mesh"], ["tests/unit/mesh"]),
     "gateway": (["backends/gateway"], ["tests/unit/gateway"]),
     "controller": (["backends/controller"], ["tests/unit/controller"]),
     "console": (["tui/model", "tui/screens"], ["tests/tui"]),
