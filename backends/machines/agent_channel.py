@@ -113,6 +113,7 @@ class Lines:
 HELLO_TIMEOUT_S = 15.0
 _CHUNK_BYTES = 64 << 10
 _HELLO = "dllm-relay agent"
+_NO_VERB = "there is no verb"
 _TOO_LONG = "Argument list too long"
 
 
@@ -299,5 +300,10 @@ def error_of(complaint: Complaint, name: str, host: str) -> MachineError:
             )
         case "unknown":
             return MachineError(complaint.message)
+        case "bad_request" if complaint.message.startswith(_NO_VERB):
+            return MachineError(
+                f"The helper on {host} is of another version ({complaint.message})",
+                f"dllm-tui peers setup {host}",
+            )
         case _:
             return MachineError(f"{complaint.message} on {host}")

@@ -445,3 +445,12 @@ async def test_an_agent_that_knows_no_lease_is_asked_once() -> None:
     assert await agent.free_port() == 7
     assert asked == ["lease", "free_port"]
     await agent.close()
+
+
+async def test_a_helper_of_another_version_is_to_be_set_up_again() -> None:
+    error = {"kind": "bad_request", "message": "there is no verb 'free_port'"}
+    agent = host_of(Scripted(lambda r: line({"id": r["id"], "error": error})))
+    with pytest.raises(MachineError, match="there is no verb 'free_port'") as told:
+        await agent.free_port()
+    assert told.value.hint == "dllm-tui peers setup ada"
+    await agent.close()
