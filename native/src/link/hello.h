@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/frames.h"
+#include "frames.h"
 
 namespace dllm::link {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "answers.h"
-#include "protocol/frames.h"
+#include "frames.h"
 
 namespace dllm::link {
 

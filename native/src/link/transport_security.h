@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "frames.h"
 #include "key.h"
-#include "protocol/frames.h"
 
 namespace dllm::link {
 

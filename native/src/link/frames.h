@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "link/queue.h"
+#include "queue.h"
 
 namespace dllm::link {
 
