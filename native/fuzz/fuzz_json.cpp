@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "input.h"
-#include "protocol/json.h"
+#include "json.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <charconv>
 #include <cstdio>
 
+#include "json.h"
 #include "posix.h"
-#include "protocol/json.h"
 
 namespace dllm {
 

@@ -7,7 +7,7 @@
 #include "agent/requests.h"
 #include "agent/usage.h"
 #include "check.h"
-#include "protocol/json.h"
+#include "json.h"
 
 using check::TempDir;
 using check::write;

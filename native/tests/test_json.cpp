@@ -1,5 +1,5 @@
 #include "check.h"
-#include "protocol/json.h"
+#include "json.h"
 
 using check::thrown;
 using dllm::json::Object;

@@ -10,8 +10,8 @@
 
 #include "agent/process_dir.h"
 #include "check.h"
+#include "json.h"
 #include "posix.h"
-#include "protocol/json.h"
 
 #ifdef __linux__
 #include <sys/prctl.h>

@@ -19,18 +19,18 @@
 
 #include "arguments.h"
 #include "family.h"
+#include "json.h"
 #include "link/compression.h"
 #include "link/transport_security.h"
 #include "ports.h"
 #include "posix.h"
-#include "protocol/json.h"
 #include "records.h"
 #include "requests.h"
 #include "spawn.h"
 #include "system.h"
 #include "usage.h"
-#include "watch.h"
 #include "verbs.h"
+#include "watch.h"
 
 namespace dllm::agent {
 

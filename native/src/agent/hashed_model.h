@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/json.h"
+#include "json.h"
 #include "weights/hashes.h"
 #include "weights/model_files.h"
 

@@ -11,9 +11,9 @@
 #include <system_error>
 #include <thread>
 
+#include "json.h"
 #include "posix.h"
 #include "process_dir.h"
-#include "protocol/json.h"
 #include "system.h"
 
 namespace dllm::agent {

@@ -8,7 +8,7 @@
 #include <array>
 #include <exception>
 
-#include "protocol/json.h"
+#include "json.h"
 
 namespace dllm::agent {
 

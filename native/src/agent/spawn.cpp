@@ -19,9 +19,9 @@
 #include <system_error>
 
 #include "arguments.h"
+#include "json.h"
 #include "posix.h"
 #include "process_dir.h"
-#include "protocol/json.h"
 
 #ifdef __linux__
 #include <sys/prctl.h>

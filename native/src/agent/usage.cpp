@@ -13,8 +13,8 @@
 #include <sstream>
 
 #include "control_groups.h"
+#include "json.h"
 #include "memory.h"
-#include "protocol/json.h"
 #include "requests.h"
 #include "system.h"
 

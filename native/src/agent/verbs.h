@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "protocol/json.h"
+#include "json.h"
 #include "records.h"
 #include "spawn.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "json.h"
 #include "process_dir.h"
-#include "protocol/json.h"
 
 namespace dllm::agent {
 

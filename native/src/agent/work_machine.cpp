@@ -8,11 +8,11 @@
 #include <sstream>
 
 #include "control_groups.h"
+#include "json.h"
 #include "memory.h"
 #include "processors.h"
-#include "protocol/json.h"
-#include "weights/sidecar.h"
 #include "verbs.h"
+#include "weights/sidecar.h"
 
 #ifdef __APPLE__
 #include <sys/sysctl.h>

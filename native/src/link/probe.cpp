@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "arguments.h"
-#include "protocol/json.h"
+#include "json.h"
 #include "sockets.h"
 
 namespace dllm {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/json.h"
+#include "json.h"
 
 namespace dllm {
 

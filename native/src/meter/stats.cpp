@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
+#include "json.h"
 #include "link/sockets.h"
 #include "netem/lab.h"
-#include "protocol/json.h"
 
 namespace dllm {
 

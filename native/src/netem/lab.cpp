@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "protocol/json.h"
+#include "json.h"
 
 namespace dllm {
 

@@ -18,8 +18,8 @@
 #include <utility>
 
 #include "arguments.h"
+#include "json.h"
 #include "link/sockets.h"
-#include "protocol/json.h"
 
 namespace dllm {
 

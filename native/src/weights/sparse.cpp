@@ -15,8 +15,8 @@
 
 #include "arguments.h"
 #include "hashes.h"
+#include "json.h"
 #include "posix.h"
-#include "protocol/json.h"
 #include "source.h"
 
 namespace dllm::sparse {
