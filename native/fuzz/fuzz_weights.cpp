@@ -6,7 +6,7 @@
 
 #include "input.h"
 #include "weights/chunk_receiver.h"
-#include "weights/sidecar.h"
+#include "weights/hash_cache.h"
 #include "weights_models.h"
 
 namespace {
@@ -70,19 +70,19 @@ void walk(const std::string& data) {
   }
 }
 
-void read_sidecar(std::span<const std::uint8_t> input) {
+void read_hash_cache(std::span<const std::uint8_t> input) {
   static const auto files = models::opened({whole()});
   static const std::vector<dllm::weights::FileId> ids = {{"/m.gguf", 1, 2, 3}};
   static const std::string kept = [] {
     dllm::weights::TableBuilder builder(files);
     builder.step();
-    return dllm::weights::encode_sidecar(ids, files, builder.so_far());
+    return dllm::weights::encode_hash_cache(ids, files, builder.so_far());
   }();
   // What a good end vouches for must be understood too.
   std::string data = edited(kept.substr(0, kept.size() - sizeof(std::uint64_t)), input);
   data += models::raw(
       dllm::weights::xxh64({reinterpret_cast<const std::uint8_t*>(data.data()), data.size()}));
-  const auto so_far = dllm::weights::decode_sidecar(data, ids, files);
+  const auto so_far = dllm::weights::decode_hash_cache(data, ids, files);
   if (!so_far) return;
   dllm::weights::TableBuilder builder(files, *so_far);
   while (builder.step()) {
@@ -149,7 +149,7 @@ void read_list(std::span<const std::uint8_t> input) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   walk({reinterpret_cast<const char*>(data), size});
   walk(edited(whole(), {data, std::min<std::size_t>(size, 64)}));
-  read_sidecar({data, std::min<std::size_t>(size, 64)});
+  read_hash_cache({data, std::min<std::size_t>(size, 64)});
   tell_worker({data, std::min<std::size_t>(size, 512)});
   read_list({data, size});
   return 0;

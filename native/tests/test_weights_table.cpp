@@ -2,14 +2,14 @@
 #include <sys/stat.h>
 
 #include "check.h"
+#include "weights/hash_cache.h"
 #include "weights/resident_weights.h"
-#include "weights/sidecar.h"
 #include "weights_models.h"
 
 using check::TempDir;
 using dllm::weights::FileId;
+using dllm::weights::HashCache;
 using dllm::weights::kChunkBytes;
-using dllm::weights::Sidecar;
 using dllm::weights::TableBuilder;
 using dllm::weights::TableSoFar;
 using models::gguf;
@@ -77,8 +77,8 @@ TEST(a_table_goes_on_from_any_step) {
   for (int steps = 0; steps < 6; ++steps) {
     TableBuilder first(files);
     for (int i = 0; i < steps; ++i) first.step();
-    const auto kept = dllm::weights::decode_sidecar(
-        dllm::weights::encode_sidecar(kIds, files, first.so_far()), kIds, files);
+    const auto kept = dllm::weights::decode_hash_cache(
+        dllm::weights::encode_hash_cache(kIds, files, first.so_far()), kIds, files);
     CHECK(kept.has_value());
     TableBuilder second(files, *kept);
     CHECK(second.done_bytes() == first.done_bytes());
@@ -98,40 +98,41 @@ TEST(a_file_that_ends_inside_a_tensor_has_no_table) {
                         "ends inside it"));
 }
 
-TEST(damaged_or_foreign_sidecars_are_as_good_as_none) {
+TEST(damaged_or_foreign_caches_are_as_good_as_none) {
   const auto files = models::opened({model()});
-  const std::string data = dllm::weights::encode_sidecar(kIds, files, built(files));
-  CHECK(dllm::weights::decode_sidecar(data, kIds, files).has_value());
+  const std::string data = dllm::weights::encode_hash_cache(kIds, files, built(files));
+  CHECK(dllm::weights::decode_hash_cache(data, kIds, files).has_value());
   for (std::size_t at = 0; at < data.size(); at += 7) {
     std::string damaged = data;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
-    CHECK(!dllm::weights::decode_sidecar(damaged, kIds, files).has_value());
-    CHECK(!dllm::weights::decode_sidecar(data.substr(0, at), kIds, files).has_value());
+    CHECK(!dllm::weights::decode_hash_cache(damaged, kIds, files).has_value());
+    CHECK(!dllm::weights::decode_hash_cache(data.substr(0, at), kIds, files).has_value());
   }
   for (const FileId& other :
        {FileId{"/m/other.gguf", 1000, 77, 5}, FileId{"/m/model.gguf", 1001, 77, 5},
         FileId{"/m/model.gguf", 1000, 78, 5}, FileId{"/m/model.gguf", 1000, 77, 6}}) {
-    CHECK(!dllm::weights::decode_sidecar(data, {other}, files).has_value());
+    CHECK(!dllm::weights::decode_hash_cache(data, {other}, files).has_value());
   }
   const auto renamed =
       models::opened({gguf({tensor("long", noise(1, kLong)), tensor("empty", ""),
                             tensor("shart", "hello"), tensor("even", noise(2, kChunkBytes))})});
-  CHECK(!dllm::weights::decode_sidecar(data, kIds, renamed).has_value());
+  CHECK(!dllm::weights::decode_hash_cache(data, kIds, renamed).has_value());
 }
 
-TEST(a_sidecar_is_private_and_replaced_whole) {
+TEST(a_cache_is_private_and_replaced_whole) {
   const TempDir folder;
-  const Sidecar sidecar(folder / "cache/tensors", kIds);
+  const HashCache cache(folder / "cache/tensors", kIds);
   const auto files = models::opened({model()});
-  CHECK(!sidecar.load(files).has_value());
-  sidecar.save(files, {});
-  sidecar.save(files, built(files));
-  CHECK(sidecar.load(files)->whole == built(files).whole);
-  CHECK(mode_of(sidecar.path()) == 0600 && mode_of(folder / "cache/tensors") == 0700);
+  CHECK(!cache.load(files).has_value());
+  cache.save(files, {});
+  cache.save(files, built(files));
+  CHECK(cache.load(files)->whole == built(files).whole);
+  CHECK(mode_of(cache.path()) == 0600 && mode_of(folder / "cache/tensors") == 0700);
   CHECK(std::distance(std::filesystem::directory_iterator(folder / "cache/tensors"), {}) == 1);
-  check::spill(sidecar.path(), "garbage");
-  CHECK(!sidecar.load(files).has_value());
-  CHECK(Sidecar(folder.path(), {{"/m/other.gguf"}}).path() != Sidecar(folder.path(), kIds).path());
+  check::spill(cache.path(), "garbage");
+  CHECK(!cache.load(files).has_value());
+  const HashCache others(folder.path(), {{"/m/other.gguf"}});
+  CHECK(others.path() != HashCache(folder.path(), kIds).path());
 }
 
 TEST(files_on_disk_are_told_from_later_ones) {
@@ -166,7 +167,7 @@ TEST(a_home_knows_what_is_kept_of_its_files) {
   dllm::weights::ResidentWeights before, after;
   before.open(path);
   CHECK(before.find(key).size() == 1 && !before.find(key, table.whole[0].fnv1a).has_value());
-  Sidecar(dllm::weights::sidecar_directory(), open.ids()).save(open.files, table);
+  HashCache(dllm::weights::hash_cache_directory(), open.ids()).save(open.files, table);
   after.open(path);
   CHECK(after.find(key, table.whole[0].fnv1a)->sums->chunks == table.whole[0].chunks);
   CHECK(!after.find(key, table.whole[0].fnv1a + 1).has_value());

@@ -8,7 +8,7 @@
 
 #include "posix.h"
 #include "requests.h"
-#include "weights/sidecar.h"
+#include "weights/hash_cache.h"
 
 namespace dllm::agent {
 
@@ -30,14 +30,14 @@ bool forsaken() {
 }
 
 weights::TableSoFar kept_of(const weights::OpenModel& model) {
-  const weights::Sidecar sidecar(weights::sidecar_directory(), model.ids());
-  return sidecar.load(model.files).value_or(weights::TableSoFar());
+  const weights::HashCache cache(weights::hash_cache_directory(), model.ids());
+  return cache.load(model.files).value_or(weights::TableSoFar());
 }
 
 // A cache that cannot be written costs the next reading, not this one.
 void keep(const weights::OpenModel& model, const weights::TableSoFar& so_far) {
   try {
-    weights::Sidecar(weights::sidecar_directory(), model.ids()).save(model.files, so_far);
+    weights::HashCache(weights::hash_cache_directory(), model.ids()).save(model.files, so_far);
   } catch (const std::exception& error) {
     complain(error.what());
   }

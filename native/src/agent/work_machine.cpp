@@ -12,7 +12,7 @@
 #include "memory.h"
 #include "processors.h"
 #include "verbs.h"
-#include "weights/sidecar.h"
+#include "weights/hash_cache.h"
 
 #ifdef __APPLE__
 #include <sys/sysctl.h>
@@ -101,7 +101,8 @@ std::string machine(const json::Value& request) {
   object.text("system", system_name()).text("libc", libc_name());
   object.text("instructions", processors.instructions).number("usable", processors.usable);
   object.number("performance", processors.performance).raw("memory", memory_of());
-  const std::filesystem::path cache = std::filesystem::path(weights::sidecar_directory()).parent_path();
+  const std::filesystem::path hashes = weights::hash_cache_directory();
+  const std::filesystem::path cache = hashes.parent_path();
   object.raw("cache", json::quote_bytes(cache.native()));
   object.number("disk_free_bytes", disk_free_bytes(cache));
   return object.raw("variables", variables.str()).time("time", now_s()).str();

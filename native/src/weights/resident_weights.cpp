@@ -1,7 +1,7 @@
 #include "resident_weights.h"
 
+#include "hash_cache.h"
 #include "posix.h"
-#include "sidecar.h"
 
 namespace dllm::weights {
 
@@ -27,7 +27,7 @@ void ResidentWeights::add(ModelFiles files, std::vector<TensorSums> sums) {
 
 void ResidentWeights::open(const std::string& path) {
   OpenModel model = open_model(path);
-  const auto kept = Sidecar(sidecar_directory(), model.ids()).load(model.files);
+  const auto kept = HashCache(hash_cache_directory(), model.ids()).load(model.files);
   if (model.files.is_sparse()) {
     sparse_.insert(sparse_.end(), model.on_disk.begin(), model.on_disk.end());
   }

@@ -84,7 +84,7 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def kept_in(cache: Path) -> Path:
-    """The one sidecar there."""
+    """The one cache there."""
     (kept,) = cache.iterdir()
     return kept
 
@@ -181,7 +181,7 @@ async def test_what_is_kept_is_not_read_again(agent: AgentSession, model: Path) 
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_damaged_sidecars_are_made_anew(
+async def test_damaged_caches_are_made_anew(
     agent: AgentSession, model: Path, cache: Path, damage: str
 ) -> None:
     first = await hashed(agent, model)

@@ -10,19 +10,19 @@
 namespace dllm::weights {
 
 // $XDG_CACHE_HOME/dllm-tui/tensors, or the same below ~/.cache; "" where neither is known.
-std::string sidecar_directory();
+std::string hash_cache_directory();
 
-// The bytes of a sidecar, and what they tell of just these files and tensors: none when they are
+// The bytes of a cache, and what they tell of just these files and tensors: none when they are
 // damaged, of another version, of other files or of files that have changed.
-std::string encode_sidecar(const std::vector<FileId>& ids, const ModelFiles& files,
-                           const TableSoFar& so_far);
-std::optional<TableSoFar> decode_sidecar(std::string_view data, const std::vector<FileId>& ids,
-                                         const ModelFiles& files);
+std::string encode_hash_cache(const std::vector<FileId>& ids, const ModelFiles& files,
+                              const TableSoFar& so_far);
+std::optional<TableSoFar> decode_hash_cache(std::string_view data, const std::vector<FileId>& ids,
+                                            const ModelFiles& files);
 
-// Beside the sidecars of other models in a directory, which is made where it is missing.
-class Sidecar {
+// Beside the caches of other models in a directory, which is made where it is missing.
+class HashCache {
  public:
-  Sidecar(std::string directory, const std::vector<FileId>& ids);
+  HashCache(std::string directory, const std::vector<FileId>& ids);
 
   [[nodiscard]] const std::string& path() const { return path_; }
   // What was kept; nothing where there is none to be believed.

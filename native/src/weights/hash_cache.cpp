@@ -1,4 +1,4 @@
-#include "sidecar.h"
+#include "hash_cache.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "dllmtens";
 constexpr std::uint32_t kVersion = 2;  // 1 had no BLAKE3
 // A chunk has eight bytes here: that is enough for models of 8 TB.
-constexpr std::size_t kSidecarBytesMax = 64U << 20;
+constexpr std::size_t kHashCacheBytesMax = 64U << 20;
 // Of models that are gone nobody would delete them.
 constexpr std::size_t kTablesMax = 256;
 // FAT tells two seconds apart.
@@ -141,7 +141,7 @@ HalfTensor read_half(Unpacker& reader, std::uint64_t chunks_max) {
 
 }  // namespace
 
-std::string sidecar_directory() {
+std::string hash_cache_directory() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/dllm-tui/tensors";
   const char* const home = std::getenv("HOME");
@@ -149,8 +149,8 @@ std::string sidecar_directory() {
   return "";
 }
 
-std::string encode_sidecar(const std::vector<FileId>& ids, const ModelFiles& files,
-                           const TableSoFar& so_far) {
+std::string encode_hash_cache(const std::vector<FileId>& ids, const ModelFiles& files,
+                              const TableSoFar& so_far) {
   Packer writer;
   writer.number<std::uint64_t>(so_far.whole.size());
   for (const TensorSums& sums : so_far.whole) {
@@ -164,9 +164,9 @@ std::string encode_sidecar(const std::vector<FileId>& ids, const ModelFiles& fil
   return data + Packer().number(xxh64(bytes_of(data))).take();
 }
 
-std::optional<TableSoFar> decode_sidecar(std::string_view data, const std::vector<FileId>& ids,
-                                         const ModelFiles& files) {
-  if (data.size() > kSidecarBytesMax) return std::nullopt;
+std::optional<TableSoFar> decode_hash_cache(std::string_view data, const std::vector<FileId>& ids,
+                                            const ModelFiles& files) {
+  if (data.size() > kHashCacheBytesMax) return std::nullopt;
   constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
   if (data.size() < kSumBytes) return std::nullopt;
   const std::string_view before = data.substr(0, data.size() - kSumBytes);
@@ -190,7 +190,7 @@ std::optional<TableSoFar> decode_sidecar(std::string_view data, const std::vecto
   return so_far;
 }
 
-Sidecar::Sidecar(std::string directory, const std::vector<FileId>& ids)
+HashCache::HashCache(std::string directory, const std::vector<FileId>& ids)
     : directory_(std::move(directory)), ids_(ids) {
   Xxh64 paths;
   for (const FileId& id : ids_) {
@@ -203,20 +203,20 @@ Sidecar::Sidecar(std::string directory, const std::vector<FileId>& ids)
   path_ = directory_ + "/" + name_;
 }
 
-std::optional<TableSoFar> Sidecar::load(const ModelFiles& files) const {
+std::optional<TableSoFar> HashCache::load(const ModelFiles& files) const {
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
   const UniqueFd file(retry([&] { return ::open(path_.c_str(), kFlags); }));
   if (!file) return std::nullopt;
   // Used now: the others are deleted before it.
   ::futimens(file.get(), nullptr);
-  return decode_sidecar(read_all(file.get(), kSidecarBytesMax + 1), ids_, files);
+  return decode_hash_cache(read_all(file.get(), kHashCacheBytesMax + 1), ids_, files);
 }
 
-void Sidecar::save(const ModelFiles& files, const TableSoFar& so_far) const {
+void HashCache::save(const ModelFiles& files, const TableSoFar& so_far) const {
   fs::create_directories(directory_);
   const UniqueFd held = lock_directory(directory_);
   ::fchmod(held.get(), 0700);
-  write_file_atomic(held.get(), name_, encode_sidecar(ids_, files, so_far));
+  write_file_atomic(held.get(), name_, encode_hash_cache(ids_, files, so_far));
   delete_oldest(directory_, kTablesMax);
 }
 
