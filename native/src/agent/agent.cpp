@@ -173,10 +173,10 @@ class Agent {
   bool wait() {
     std::vector<pollfd> waited = {{STDIN_FILENO, POLLIN, 0},
                                   {watching_ ? watch_.fd() : -1, POLLIN, 0}};
-    errands_.add_to(waited);
+    jobs_.add_to(waited);
     usage_.add_to(waited);
     check(retry([&] { return ::poll(waited.data(), waited.size(), patience_ms()); }), "poll");
-    std::vector<std::string> answers = errands_.take(waited);
+    std::vector<std::string> answers = jobs_.take(waited);
     for (std::string& reading : usage_.take(waited)) answers.push_back(std::move(reading));
     const bool due = watch_.deadline() && Clock::now() >= *watch_.deadline();
     // First the news: who is answered has been told what came of it.
@@ -233,7 +233,7 @@ class Agent {
     }
     const auto work = [&] { return answer_of(id, [&] { return slow->second(request); }); };
     try {
-      errands_.start(id, work);
+      jobs_.start(id, work);
     } catch (const std::exception&) {
       say(refusal_of_current(id));
     }
@@ -254,7 +254,7 @@ class Agent {
   Clock::time_point heard_at_ = Clock::now();
   std::optional<Clock::duration> lease_;
   FreePorts ports_;
-  Errands errands_;
+  ForkedJobs jobs_;
   UsageProcess usage_;
   Lines lines_;
   std::map<std::string, Quick> quick_;

@@ -54,7 +54,7 @@ std::string refusal_of_current(std::string_view id) {
 
 namespace {
 
-constexpr std::size_t kErrandsMax = 64;
+constexpr std::size_t kForkedJobsMax = 64;
 constexpr std::size_t kBlock = 64 * 1024;
 constexpr int kAboveOurs = 16;
 
@@ -90,51 +90,50 @@ std::string how_it_ended(int status) {
 
 }  // namespace
 
-Errands::Errands() : lifeline_(make_pipe()) {}
+ForkedJobs::ForkedJobs() : lifeline_(make_pipe()) {}
 
-void Errands::start(const std::string& id, const std::function<std::string()>& work) {
-  if (errands_.size() == kErrandsMax) {
+void ForkedJobs::start(const std::string& id, const std::function<std::string()>& work) {
+  if (jobs_.size() == kForkedJobsMax) {
     throw Refusal(kBusy, "too many requests at once; repeat this one later");
   }
   Pipe answer = make_pipe();
   const pid_t pid = check(::fork(), "cannot start another process");
   if (pid == 0) run_child(answer.writer.get(), lifeline_.reader.get(), work);
-  errands_.push_back({id, pid, std::move(answer.reader), ""});
+  jobs_.push_back({id, pid, std::move(answer.reader), ""});
 }
 
-void Errands::add_to(std::vector<pollfd>& waited) const {
-  for (const Errand& errand : errands_) waited.push_back({errand.reader.get(), POLLIN, 0});
+void ForkedJobs::add_to(std::vector<pollfd>& waited) const {
+  for (const Job& job : jobs_) waited.push_back({job.reader.get(), POLLIN, 0});
 }
 
-std::vector<std::string> Errands::take(const std::vector<pollfd>& waited) {
+std::vector<std::string> ForkedJobs::take(const std::vector<pollfd>& waited) {
   std::vector<std::string> answers;
   std::array<char, kBlock> block;
   for (const pollfd& ready : waited) {
     if (ready.revents == 0) continue;
-    const auto errand = std::find_if(errands_.begin(), errands_.end(), [&](const Errand& one) {
-      return one.reader.get() == ready.fd;
-    });
-    if (errand == errands_.end()) continue;
+    const auto job = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [&](const Job& one) { return one.reader.get() == ready.fd; });
+    if (job == jobs_.end()) continue;
     const ssize_t count = retry([&] { return ::read(ready.fd, block.data(), block.size()); });
-    if (count > 0) errand->text.append(block.data(), static_cast<std::size_t>(count));
-    if (count > 0 && errand->text.size() <= kAnswerBytesMax) continue;
-    answers.push_back(finish(*errand));
-    errands_.erase(errand);
+    if (count > 0) job->text.append(block.data(), static_cast<std::size_t>(count));
+    if (count > 0 && job->text.size() <= kAnswerBytesMax) continue;
+    answers.push_back(finish(*job));
+    jobs_.erase(job);
   }
   return answers;
 }
 
-std::string Errands::finish(Errand& errand) {
+std::string ForkedJobs::finish(Job& job) {
   // A child that still writes ends of it.
-  errand.reader.reset();
+  job.reader.reset();
   int status = 0;
-  retry([&] { return ::waitpid(errand.pid, &status, 0); });
-  if (errand.text.size() > kAnswerBytesMax) {
-    return refusal(errand.id, Refusal(kFailed, "the answer is too long"));
+  retry([&] { return ::waitpid(job.pid, &status, 0); });
+  if (job.text.size() > kAnswerBytesMax) {
+    return refusal(job.id, Refusal(kFailed, "the answer is too long"));
   }
-  if (!errand.text.empty() && errand.text.back() == '\n') return std::move(errand.text);
+  if (!job.text.empty() && job.text.back() == '\n') return std::move(job.text);
   const std::string how = how_it_ended(status);
-  return refusal(errand.id, Refusal(kFailed, "the work ended without an answer (" + how + ")"));
+  return refusal(job.id, Refusal(kFailed, "the work ended without an answer (" + how + ")"));
 }
 
 }  // namespace dllm::agent

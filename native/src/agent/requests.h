@@ -80,9 +80,9 @@ std::string answer_of(std::string_view id, Work&& work) {
 inline constexpr int kAnswerFd = 3;
 inline constexpr int kLifelineFd = 4;  // reads as ended once the parent is gone
 
-class Errands {
+class ForkedJobs {
  public:
-  Errands();
+  ForkedJobs();
 
   // Runs `work`, which returns a whole answer line, in a child. Refuses when too many run.
   void start(const std::string& id, const std::function<std::string()>& work);
@@ -94,17 +94,17 @@ class Errands {
   std::vector<std::string> take(const std::vector<pollfd>& waited);
 
  private:
-  struct Errand {
+  struct Job {
     std::string id;
     pid_t pid = -1;
     UniqueFd reader;
     std::string text;
   };
 
-  static std::string finish(Errand& errand);
+  static std::string finish(Job& job);
 
   Pipe lifeline_;
-  std::vector<Errand> errands_;
+  std::vector<Job> jobs_;
 };
 
 }  // namespace dllm::agent
