@@ -24,13 +24,13 @@
 #include "link/transport_security.h"
 #include "ports.h"
 #include "posix.h"
+#include "process_watch.h"
 #include "records.h"
 #include "requests.h"
 #include "spawn.h"
 #include "system.h"
 #include "usage.h"
 #include "verbs.h"
-#include "watch.h"
 
 namespace dllm::agent {
 
@@ -249,7 +249,7 @@ class Agent {
 
   const char* version_;
   RunDir run_;
-  Watch watch_;
+  ProcessWatch watch_;
   bool watching_ = false;
   Clock::time_point heard_at_ = Clock::now();
   std::optional<Clock::duration> lease_;

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "posix.h"
-#include "watch.h"
+#include "process_watch.h"
 
 namespace dllm::agent {
 

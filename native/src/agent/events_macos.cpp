@@ -10,7 +10,7 @@
 #include <set>
 
 #include "posix.h"
-#include "watch.h"
+#include "process_watch.h"
 
 namespace dllm::agent {
 

@@ -1,4 +1,4 @@
-#include "watch.h"
+#include "process_watch.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -28,7 +28,7 @@ std::string went(const std::string& name) {
 
 }  // namespace
 
-std::vector<std::string> Watch::begin(Clock::time_point now) {
+std::vector<std::string> ProcessWatch::begin(Clock::time_point now) {
   told_.clear();
   ends_.clear();
   news(now);
@@ -37,7 +37,7 @@ std::vector<std::string> Watch::begin(Clock::time_point now) {
   return records;
 }
 
-std::vector<std::string> Watch::news(Clock::time_point now) {
+std::vector<std::string> ProcessWatch::news(Clock::time_point now) {
   if (events_) events_->take();
   std::vector<std::string> lines;
   const std::map<std::string, Record> present = look(now);
@@ -58,7 +58,7 @@ std::vector<std::string> Watch::news(Clock::time_point now) {
 }
 
 // Watches first and reads then, so that nothing falls between.
-std::map<std::string, Record> Watch::look(Clock::time_point now) {
+std::map<std::string, Record> ProcessWatch::look(Clock::time_point now) {
   std::map<std::string, Record> present;
   blind_ = events_ == nullptr;
   deadline_.reset();
@@ -81,7 +81,7 @@ std::map<std::string, Record> Watch::look(Clock::time_point now) {
 }
 
 // As long as it does not exist: the nearest directory above it that does.
-void Watch::watch_run_dir() {
+void ProcessWatch::watch_run_dir() {
   if (!events_) return;
   while (true) {
     std::string nearest = run_.path();
@@ -94,7 +94,7 @@ void Watch::watch_run_dir() {
   }
 }
 
-void Watch::watch_directories() {
+void ProcessWatch::watch_directories() {
   if (!events_) return;
   for (const std::string& name : run_.clusters()) {
     blind_ = !events_->watch_directory(run_.directory(name)) || blind_;
@@ -105,12 +105,12 @@ void Watch::watch_directories() {
 }
 
 // One that ended, or even gave its number away, between our look and this is looked at again.
-void Watch::watch_process(pid_t pid, const std::string& identity) {
+void ProcessWatch::watch_process(pid_t pid, const std::string& identity) {
   if (events_ && (!events_->watch_process(pid) || start_id(pid) != identity)) blind_ = true;
 }
 
 // An end is told with its cause, if that is written soon.
-bool Watch::held_back(const Record& record, Clock::time_point now) {
+bool ProcessWatch::held_back(const Record& record, Clock::time_point now) {
   if (!record.awaits_end()) {
     ends_.erase(record.name);
     return false;
@@ -121,7 +121,7 @@ bool Watch::held_back(const Record& record, Clock::time_point now) {
   return true;
 }
 
-void Watch::look_again_at(Clock::time_point when) {
+void ProcessWatch::look_again_at(Clock::time_point when) {
   deadline_ = deadline_ ? std::min(*deadline_, when) : when;
 }
 

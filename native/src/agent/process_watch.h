@@ -42,10 +42,10 @@ std::unique_ptr<Events> kernel_events();
 
 using Clock = std::chrono::steady_clock;
 
-class Watch {
+class ProcessWatch {
  public:
   // Without `events`, and where they do not reach, it looks every 250 ms.
-  Watch(const RunDir& run, std::unique_ptr<Events> events)
+  ProcessWatch(const RunDir& run, std::unique_ptr<Events> events)
       : run_(run), events_(std::move(events)) {}
 
   // Readable when something happened; -1 where nobody tells.

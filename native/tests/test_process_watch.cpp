@@ -8,15 +8,15 @@
 #include <filesystem>
 
 #include "agent/process_dir.h"
-#include "agent/watch.h"
+#include "agent/process_watch.h"
 #include "check.h"
 
 using check::contains;
 using check::spill;
 using check::TempDir;
 using dllm::agent::Clock;
+using dllm::agent::ProcessWatch;
 using dllm::agent::RunDir;
-using dllm::agent::Watch;
 
 namespace {
 
@@ -24,7 +24,8 @@ constexpr auto kPatience = std::chrono::seconds(30);
 constexpr auto kToldWithin = std::chrono::seconds(1);
 
 // What is told within a time; waits as the agent does.
-std::vector<std::string> told(Watch& watch, std::chrono::milliseconds within, std::size_t enough) {
+std::vector<std::string> told(ProcessWatch& watch, std::chrono::milliseconds within,
+                              std::size_t enough) {
   std::vector<std::string> lines;
   const auto end = Clock::now() + within;
   while (Clock::now() < end && lines.size() < enough) {
@@ -39,12 +40,12 @@ std::vector<std::string> told(Watch& watch, std::chrono::milliseconds within, st
   return lines;
 }
 
-std::string one(Watch& watch) {
+std::string one(ProcessWatch& watch) {
   const auto lines = told(watch, kPatience, 1);
   return lines.empty() ? "" : lines.front();
 }
 
-bool is_quiet(Watch& watch) {
+bool is_quiet(ProcessWatch& watch) {
   return told(watch, std::chrono::milliseconds(600), 1).empty();
 }
 
@@ -52,7 +53,7 @@ std::string record_of(pid_t pid) {
   return R"({"pid":)" + std::to_string(pid) + R"(,"start_id":")" + dllm::start_id(pid) + R"("})";
 }
 
-void leads_a_life(const std::string& run, Watch& watch) {
+void leads_a_life(const std::string& run, ProcessWatch& watch) {
   CHECK(watch.begin(Clock::now()).empty());
   CHECK(!std::filesystem::exists(run));
   CHECK(is_quiet(watch));
@@ -86,7 +87,7 @@ void leads_a_life(const std::string& run, Watch& watch) {
 TEST(told_by_the_kernel) {
   const TempDir folder;
   const RunDir run(folder / "not/yet/there");
-  Watch watch(run, dllm::agent::kernel_events());
+  ProcessWatch watch(run, dllm::agent::kernel_events());
   CHECK(!watch.looks());
   leads_a_life(run.path(), watch);
   CHECK(!watch.deadline());
@@ -95,7 +96,7 @@ TEST(told_by_the_kernel) {
 TEST(found_by_looking) {
   const TempDir folder;
   const RunDir run(folder / "not/yet/there");
-  Watch watch(run, nullptr);
+  ProcessWatch watch(run, nullptr);
   CHECK(watch.looks());
   leads_a_life(run.path(), watch);
 }
@@ -109,7 +110,7 @@ TEST(an_end_waits_a_moment_for_its_cause) {
   const std::string identity = dllm::start_id(::getpid());
   spill(folder / "p/process.json", R"({"pid":1,"start_id":"gone","supervisor_pid":)" + us +
                                        R"(,"supervisor_start_id":")" + identity + "\"}");
-  Watch watch(run, dllm::agent::kernel_events());
+  ProcessWatch watch(run, dllm::agent::kernel_events());
   CHECK(watch.begin(Clock::now()).empty());
   spill(folder / "p/new", R"({"pid":1,"start_id":"gone","code":4,"signal":null})");
   std::filesystem::rename(folder / "p/new", folder / "p/exit.json");
@@ -123,7 +124,7 @@ TEST(an_end_without_a_cause_is_told_in_time) {
   spill(folder / "p/process.json", R"({"pid":1,"start_id":"gone","supervisor_pid":)" +
                                        std::to_string(::getpid()) + R"(,"supervisor_start_id":")" +
                                        dllm::start_id(::getpid()) + "\"}");
-  Watch watch(run, dllm::agent::kernel_events());
+  ProcessWatch watch(run, dllm::agent::kernel_events());
   const auto began = Clock::now();
   CHECK(watch.begin(began).empty());
   CHECK(watch.deadline() && *watch.deadline() - began < kToldWithin);
