@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "arguments.h"
-#include "family.h"
 #include "json.h"
 #include "link/compression.h"
 #include "link/transport_security.h"
 #include "ports.h"
 #include "posix.h"
+#include "process_tree.h"
 #include "process_watch.h"
 #include "records.h"
 #include "requests.h"
@@ -305,7 +305,7 @@ class Stopping {
   void stop_one(const std::string& name) const noexcept try {
     Patience patience;
     patience.grace = kStopGrace;
-    end_family(run_, name, patience);
+    end_process_tree(run_, name, patience);
   } catch (...) {
     // The others are to end all the same.
   }

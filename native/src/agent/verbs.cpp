@@ -14,13 +14,13 @@
 #include <memory>
 #include <thread>
 
-#include "family.h"
 #include "files.h"
 #include "hashed_model.h"
 #include "json.h"
 #include "ports.h"
 #include "posix.h"
 #include "process_dir.h"
+#include "process_tree.h"
 #include "requests.h"
 #include "run_program.h"
 #include "spawn.h"
@@ -294,8 +294,8 @@ SpawnOptions spec_in(const RunDir& run, const json::Value& request) {
 std::string start(const RunDir& run, const std::string& name, const SpawnOptions& options) {
   run.make();
   check_cluster(run, name);
-  const std::vector<Member> family = find_family(run, name);
-  if (!family.empty()) throw Refusal(kStillRuns, name + " still runs", {family.front().pid});
+  const std::vector<Member> tree = find_process_tree(run, name);
+  if (!tree.empty()) throw Refusal(kStillRuns, name + " still runs", {tree.front().pid});
   const StartReport report = launch(options);
   if (report.status != kExitOk) throw Refusal(kNotStarted, report.text);
   return record_or_null(run, name);
@@ -314,7 +314,7 @@ std::string stop(const RunDir& run, const json::Value& request) {
   patience.grace = patience_in(request, "grace_s", patience.grace);
   patience.kill = patience_in(request, "kill_s", patience.kill);
   patience.supervisor = patience_in(request, "supervisor_s", patience.supervisor);
-  const std::vector<pid_t> left = end_family(run, name, patience);
+  const std::vector<pid_t> left = end_process_tree(run, name, patience);
   if (!left.empty()) throw Refusal(kOutlived, name + " outlived SIGKILL", left);
   return record_or_null(run, name);
 }

@@ -1,6 +1,6 @@
 // The processes that belong to a process directory, and ending them.
 //
-// A family is the started process (the leader) and everything it started: whoever shares its
+// A process tree is the started process (the leader) and everything it started: whoever shares its
 // session or process group, or carries DLLM_PROCESS_DIR of that directory.
 #pragma once
 
@@ -29,8 +29,8 @@ struct Member {
 // Session and group count as long as something certain is left in them: the leader, a marked or a
 // known process. Otherwise their number may be another's by now (daemons live in sessions whose
 // leader is gone), and nobody must ever be ended by mistake.
-std::vector<Member> find_family(const RunDir& run, const std::string& name,
-                                const std::vector<Member>& known = {});
+std::vector<Member> find_process_tree(const RunDir& run, const std::string& name,
+                                      const std::vector<Member>& known = {});
 
 struct Patience {
   std::chrono::duration<double> grace{5};
@@ -38,9 +38,10 @@ struct Patience {
   std::chrono::duration<double> supervisor{2};  // it writes how its child ended
 };
 
-// TERM to a family, KILL to what is left after the grace, then sees the supervisor off. Returns who
-// outlived SIGKILL.
-std::vector<pid_t> end_family(const RunDir& run, const std::string& name, const Patience& patience);
+// TERM to a process tree, KILL to what is left after the grace, then sees the supervisor off.
+// Returns who outlived SIGKILL.
+std::vector<pid_t> end_process_tree(const RunDir& run, const std::string& name,
+                                    const Patience& patience);
 
 struct Orphan {
   std::string name;  // what to stop it by

@@ -1,4 +1,4 @@
-#include "family.h"
+#include "process_tree.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ std::vector<pid_t> other_pids() {
   return pids;
 }
 
-// The session and group a record's family leads; 0 when another process has that number.
+// The session and group a record's process tree leads; 0 when another process has that number.
 pid_t leader_number(const std::optional<Record>& record) {
   if (!record || record->pid == 0) return 0;
   const std::string present = start_id(record->pid);
@@ -67,7 +67,8 @@ bool wait_gone(const Members& members, Deadline deadline) {
   return true;
 }
 
-// Ends one family; remembers whom it saw, because what told that they are related may go first.
+// Ends one process tree; remembers whom it saw, because what told that they are related may go
+// first.
 class Ending {
  public:
   Ending(const RunDir& run, const std::string& name)
@@ -76,7 +77,7 @@ class Ending {
   // Signals each member once, newcomers too; whether all are gone in time.
   bool end_with(int number, Deadline deadline) {
     std::set<Member> told;
-    for (left_ = family(); !left_.empty(); left_ = family()) {
+    for (left_ = present(); !left_.empty(); left_ = present()) {
       Members newcomers;
       for (const Member& member : left_) {
         if (told.insert(member).second) newcomers.push_back(member);
@@ -113,9 +114,9 @@ class Ending {
   }
 
  private:
-  Members family() {
+  Members present() {
     if (was_replaced()) return {};
-    Members members = find_family(run_, name_, known_);
+    Members members = find_process_tree(run_, name_, known_);
     for (const Member& member : members) {
       if (std::find(known_.begin(), known_.end(), member) == known_.end()) {
         known_.push_back(member);
@@ -124,7 +125,7 @@ class Ending {
     return members;
   }
 
-  // Whether a later process has that name now. A start is refused while anything of a family
+  // Whether a later process has that name now. A start is refused while anything of a tree
   // lives, so all of ours are gone; an end that was begun long ago must not take the new one.
   [[nodiscard]] bool was_replaced() const {
     const auto now = run_.read(name_);
@@ -161,8 +162,8 @@ bool Member::alive() const {
   return pid > 0 && !start_id.empty() && dllm::start_id(pid) == start_id;
 }
 
-std::vector<Member> find_family(const RunDir& run, const std::string& name,
-                                const std::vector<Member>& known) {
+std::vector<Member> find_process_tree(const RunDir& run, const std::string& name,
+                                      const std::vector<Member>& known) {
   const std::string directory = run.directory(name);
   const pid_t leader = leader_number(run.read(name));
   std::set<pid_t> certain, grouped;
@@ -179,8 +180,8 @@ std::vector<Member> find_family(const RunDir& run, const std::string& name,
   return living(certain);
 }
 
-std::vector<pid_t> end_family(const RunDir& run, const std::string& name,
-                              const Patience& patience) {
+std::vector<pid_t> end_process_tree(const RunDir& run, const std::string& name,
+                                    const Patience& patience) {
   Ending ending(run, name);
   ending.announce();
   if (!ending.end_with(SIGTERM, after(patience.grace)) &&
