@@ -37,7 +37,7 @@ struct HeadEnd::Served {
   Served(Link& link, HeadWeights& weights, UniqueFd client_fd)
       : client(std::move(client_fd)), up(weights), session(link, &up) {}
 
-  Local client;
+  LocalSocket client;
   RequestStream up;
   Session session;
   bool begun = false;    // the link is up

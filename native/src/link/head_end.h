@@ -7,11 +7,11 @@
 
 #include "carrier.h"
 #include "link.h"
-#include "local.h"
+#include "local_socket.h"
 #include "reconnect.h"
 #include "request_stream.h"
-#include "weights/chunk_reader.h"
 #include "weight_report.h"
+#include "weights/chunk_reader.h"
 
 namespace dllm::link {
 

@@ -209,7 +209,7 @@ bool WorkerEnd::serve(Served& served, Nanos now) {
 
 void WorkerEnd::call(Served& served, Nanos now) {
   served.called = now;
-  served.worker = std::make_unique<Local>(begin_connect(worker_));
+  served.worker = std::make_unique<LocalSocket>(begin_connect(worker_));
 }
 
 void WorkerEnd::await_connection(Served& served, Nanos now) {

@@ -7,7 +7,7 @@
 
 #include "inbound_queue.h"
 #include "link.h"
-#include "local.h"
+#include "local_socket.h"
 #include "reconnect.h"
 #include "session.h"
 #include "weight_report.h"
@@ -35,7 +35,7 @@ class WorkerEnd final : private ReconnectorOwner {
     std::uint32_t id;  // of its session; 0: that is over, but replies are still due
     const std::uint64_t number;  // no other has it, of another link neither
     InboundQueue inbound;
-    std::unique_ptr<Local> worker;
+    std::unique_ptr<LocalSocket> worker;
     std::unique_ptr<Session> session;
     Queue back;              // from the rpc-server, waiting for credit
     bool connected = false;  // not just on the way

@@ -8,9 +8,9 @@
 
 namespace dllm::link {
 
-class Local {
+class LocalSocket {
  public:
-  explicit Local(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit LocalSocket(UniqueFd fd) : fd_(std::move(fd)) {}
 
   [[nodiscard]] int fd() const { return fd_.get(); }
   // Bytes read now: 0 when there are none. At the end or after an error `ended` holds.

@@ -1,4 +1,4 @@
-#include "local.h"
+#include "local_socket.h"
 
 #include <sys/socket.h>
 
@@ -6,7 +6,7 @@
 
 namespace dllm::link {
 
-std::size_t Local::read(Bytes block, Nanos awake) {
+std::size_t LocalSocket::read(Bytes block, Nanos awake) {
   const ssize_t count =
       awake > 0 ? receive_awake(fd_.get(), block, awake) : receive(fd_.get(), block);
   if (count > 0) return static_cast<std::size_t>(count);
@@ -16,7 +16,7 @@ std::size_t Local::read(Bytes block, Nanos awake) {
   return 0;
 }
 
-void Local::send(View bytes) {
+void LocalSocket::send(View bytes) {
   if (broken_ || finished_) return;
   if (out_.empty()) {
     const ssize_t sent = send_some(fd_.get(), bytes);
@@ -26,7 +26,7 @@ void Local::send(View bytes) {
   if (!broken_) out_.append(bytes);
 }
 
-void Local::flush() {
+void LocalSocket::flush() {
   while (!broken_ && !out_.empty()) {
     const ssize_t sent = send_some(fd_.get(), out_.all());
     broken_ = sent < 0;
@@ -37,23 +37,23 @@ void Local::flush() {
   if (finishing_) tell_finished();
 }
 
-void Local::finish() {
+void LocalSocket::finish() {
   finishing_ = true;
   tell_finished();
 }
 
-void Local::finish_now() {
+void LocalSocket::finish_now() {
   out_.clear();
   finish();
 }
 
-void Local::tell_finished() {
+void LocalSocket::tell_finished() {
   if (finished_ || !out_.empty()) return;
   finished_ = true;
   ::shutdown(fd_.get(), SHUT_WR);
 }
 
-void Local::reset() {
+void LocalSocket::reset() {
   reset_on_close(fd_.get());
 }
 
