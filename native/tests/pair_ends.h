@@ -24,7 +24,7 @@ using dllm::link::HeadEnd;
 using dllm::link::Key;
 using dllm::link::LinkAddress;
 using dllm::link::WorkerEnd;
-using Outcome = dllm::Carrier::Outcome;
+using Outcome = dllm::WorkerTransport::Outcome;
 
 constexpr transcript::Version k7{7, 0, 0};
 constexpr Key kKey{4, 2};

@@ -221,7 +221,7 @@ TEST(a_worker_that_takes_nothing_does_not_keep_the_relay) {
 }
 
 TEST(what_cannot_be_foreseen_ends_one_connection_alone) {
-  struct Odd final : dllm::Carrier {
+  struct Odd final : dllm::WorkerTransport {
     Outcome carry(UniqueFd) override {
       if (!std::exchange(has_thrown, true)) throw std::logic_error("nobody foresaw this");
       has_served.set_value();

@@ -91,14 +91,14 @@ void Clients::attend(UniqueFd client) {
   tune(client.get());
   if (idle_since_ && monotonic_now() - *idle_since_ > kAnswersLast) forget_answers();
   note_served(UniqueFd(::dup(client.get())), peer_name(client.get()));
-  Carrier::Outcome outcome = Carrier::Outcome::kWorkerLeft;
+  WorkerTransport::Outcome outcome = WorkerTransport::Outcome::kWorkerLeft;
   try {
-    outcome = carrier_.carry(std::move(client));
+    outcome = transport_.carry(std::move(client));
   } catch (const std::exception& error) {
     tell(error.what(), Level::kError);
   }
   note_served({}, {});
-  if (outcome == Carrier::Outcome::kWorkerLeft) forget_answers();
+  if (outcome == WorkerTransport::Outcome::kWorkerLeft) forget_answers();
   idle_since_ = monotonic_now();
 }
 
@@ -134,7 +134,7 @@ void Clients::forget_answers() {
 void Clients::end() {
   std::unique_lock lock(mutex_);
   ending_ = true;
-  carrier_.stop();
+  transport_.stop();
   changed_.notify_all();
   changed_.wait_for(lock, kEndGrace, [this] { return ended_; });
 }

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <optional>
 
-#include "carrier.h"
 #include "link.h"
 #include "posix.h"
+#include "worker_transport.h"
 
 namespace dllm {
 
@@ -26,7 +26,7 @@ class Clients {
   // For what a worker still owes when we are told to end.
   static constexpr std::chrono::seconds kEndGrace{2};
 
-  Clients(Link& link, Carrier& carrier) : link_(link), carrier_(carrier) {}
+  Clients(Link& link, WorkerTransport& transport) : link_(link), transport_(transport) {}
 
   // Takes in the clients of the listener and looks after those that wait, for ever.
   void admit(int listener);
@@ -54,7 +54,7 @@ class Clients {
   void forget_answers();
 
   Link& link_;
-  Carrier& carrier_;
+  WorkerTransport& transport_;
   std::optional<Nanos> idle_since_;
   std::mutex mutex_;  // over everything below
   std::condition_variable changed_;

@@ -8,11 +8,11 @@
 #include <thread>
 
 #include "arguments.h"
-#include "posix.h"
 #include "clients.h"
-#include "direct.h"
+#include "direct_transport.h"
 #include "head_end.h"
 #include "meter/stats.h"
+#include "posix.h"
 #include "sockets.h"
 
 namespace dllm {
@@ -143,9 +143,9 @@ void head(std::span<char* const> args, const char* version) {
     pair_end = std::make_unique<link::HeadEnd>(link, options.place, machine_name(), home);
     pair_end->start();
   }
-  Direct direct(link, options.worker);
+  DirectTransport direct(link, options.worker);
   Stats stats(link, options.stats, version);
-  Clients clients(link, options.pairs ? static_cast<Carrier&>(*pair_end) : direct);
+  Clients clients(link, options.pairs ? static_cast<WorkerTransport&>(*pair_end) : direct);
   Pipe stop = make_pipe();
   const Aside telling([&] { stats.run(stop.reader.get()); });
   std::thread([&] { clients.admit(listener.get()); }).detach();

@@ -67,7 +67,7 @@ HeadEnd::~HeadEnd() {
   changed_.wait(lock, [this] { return ended_; });
 }
 
-Carrier::Outcome HeadEnd::carry(UniqueFd client) {
+WorkerTransport::Outcome HeadEnd::carry(UniqueFd client) {
   set_blocking(client.get(), false);
   std::unique_lock lock(mutex_);
   asked_ = std::move(client);

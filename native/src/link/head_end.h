@@ -5,17 +5,17 @@
 #include <mutex>
 #include <optional>
 
-#include "carrier.h"
 #include "link.h"
 #include "local_socket.h"
 #include "reconnect.h"
 #include "request_stream.h"
 #include "weight_report.h"
 #include "weights/chunk_reader.h"
+#include "worker_transport.h"
 
 namespace dllm::link {
 
-class HeadEnd final : public Carrier, private ReconnectorOwner {
+class HeadEnd final : public WorkerTransport, private ReconnectorOwner {
  public:
   // How long a client waits for the link to come up, without the lab's delay.
   static constexpr Nanos kLinkMax = 8 * kNanosPerSecond;

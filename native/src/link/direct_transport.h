@@ -4,15 +4,15 @@
 #include <mutex>
 #include <optional>
 
-#include "carrier.h"
 #include "endpoint.h"
 #include "relay.h"
+#include "worker_transport.h"
 
 namespace dllm {
 
-class Direct final : public Carrier {
+class DirectTransport final : public WorkerTransport {
  public:
-  Direct(Link& link, Endpoint worker) : link_(link), worker_(std::move(worker)) {}
+  DirectTransport(Link& link, Endpoint worker) : link_(link), worker_(std::move(worker)) {}
 
   Outcome carry(UniqueFd client) override;
   void stop() override;

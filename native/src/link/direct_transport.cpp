@@ -1,4 +1,4 @@
-#include "direct.h"
+#include "direct_transport.h"
 
 #include <exception>
 
@@ -6,7 +6,7 @@
 
 namespace dllm {
 
-Carrier::Outcome Direct::carry(UniqueFd client) {
+WorkerTransport::Outcome DirectTransport::carry(UniqueFd client) {
   UniqueFd worker = reach_worker();
   if (!worker) {
     reset_on_close(client.get());
@@ -24,13 +24,13 @@ Carrier::Outcome Direct::carry(UniqueFd client) {
   return relay.worker_left() ? Outcome::kWorkerLeft : Outcome::kEnded;
 }
 
-void Direct::stop() {
+void DirectTransport::stop() {
   const std::lock_guard lock(mutex_);
   ending_ = true;
   if (active_) active_->stop();
 }
 
-UniqueFd Direct::reach_worker() {
+UniqueFd DirectTransport::reach_worker() {
   note_call(monotonic_now());
   UniqueFd worker;
   try {
@@ -42,7 +42,7 @@ UniqueFd Direct::reach_worker() {
   return worker;
 }
 
-void Direct::note_call(std::optional<Nanos> since) {
+void DirectTransport::note_call(std::optional<Nanos> since) {
   const std::lock_guard lock(link_.mutex);
   link_.unanswered_since = since;
 }

@@ -1,4 +1,4 @@
-// Who takes a client to the worker: over a connection of its own, or over the link to the worker's
+// Takes a client to the worker: over a connection of its own, or over the link to the worker's
 // relay.
 #pragma once
 
@@ -6,14 +6,14 @@
 
 namespace dllm {
 
-class Carrier {
+class WorkerTransport {
  public:
   enum class Outcome {
     kEnded,       // in order
     kWorkerLeft,  // before its client, or it could not be reached
   };
 
-  virtual ~Carrier() = default;
+  virtual ~WorkerTransport() = default;
   // Returns when the client is served to its end. For one thread, one client at a time.
   virtual Outcome carry(UniqueFd client) = 0;
   // Makes `carry` return soon, now and from here on; from another thread.
