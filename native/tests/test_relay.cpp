@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "check.h"
-#include "link/clients.h"
+#include "link/client_queue.h"
 #include "link/relay.h"
 #include "link/sockets.h"
 #include "transcript.h"
@@ -234,7 +234,7 @@ TEST(what_cannot_be_foreseen_ends_one_connection_alone) {
   // Both threads go on to the end of the program.
   static Link& link = *new Link("w", false, true);
   static Odd& odd = *new Odd;
-  static dllm::Clients& clients = *new dllm::Clients(link, odd);
+  static dllm::ClientQueue& clients = *new dllm::ClientQueue(link, odd);
   static const UniqueFd& listener = *new UniqueFd(dllm::listen_tcp({"127.0.0.1", 0, {}}));
   std::thread([] { clients.admit(listener.get()); }).detach();
   std::thread([] { clients.serve(); }).detach();

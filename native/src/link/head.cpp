@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "arguments.h"
-#include "clients.h"
+#include "client_queue.h"
 #include "direct_transport.h"
 #include "head_end.h"
 #include "meter/stats.h"
@@ -145,7 +145,7 @@ void head(std::span<char* const> args, const char* version) {
   }
   DirectTransport direct(link, options.worker);
   Stats stats(link, options.stats, version);
-  Clients clients(link, options.pairs ? static_cast<WorkerTransport&>(*pair_end) : direct);
+  ClientQueue clients(link, options.pairs ? static_cast<WorkerTransport&>(*pair_end) : direct);
   Pipe stop = make_pipe();
   const Aside telling([&] { stats.run(stop.reader.get()); });
   std::thread([&] { clients.admit(listener.get()); }).detach();

@@ -14,7 +14,7 @@
 
 namespace dllm {
 
-class Clients {
+class ClientQueue {
  public:
   static constexpr std::size_t kWaitingMax = 64;
   // Waiting longer is worth a word; and how soon a waiting client that hangs up is noticed.
@@ -26,7 +26,7 @@ class Clients {
   // For what a worker still owes when we are told to end.
   static constexpr std::chrono::seconds kEndGrace{2};
 
-  Clients(Link& link, WorkerTransport& transport) : link_(link), transport_(transport) {}
+  ClientQueue(Link& link, WorkerTransport& transport) : link_(link), transport_(transport) {}
 
   // Takes in the clients of the listener and looks after those that wait, for ever.
   void admit(int listener);

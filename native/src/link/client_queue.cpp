@@ -1,4 +1,4 @@
-#include "clients.h"
+#include "client_queue.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,14 +16,14 @@ constexpr std::chrono::milliseconds kAcceptPause{10};
 
 }  // namespace
 
-void Clients::admit(int listener) {
+void ClientQueue::admit(int listener) {
   for (bool anyone_waits = false;;) {
     if (!anyone_waits || wait_readable(listener, kLookAgainMs)) take_in(accept_client(listener));
     anyone_waits = look_after_waiting();
   }
 }
 
-void Clients::take_in(UniqueFd client) {
+void ClientQueue::take_in(UniqueFd client) {
   if (!client) {
     // Out of descriptors, or the client has gone already.
     std::this_thread::sleep_for(kAcceptPause);
@@ -40,7 +40,7 @@ void Clients::take_in(UniqueFd client) {
 }
 
 // Whether there are any.
-bool Clients::look_after_waiting() {
+bool ClientQueue::look_after_waiting() {
   const std::lock_guard lock(mutex_);
   if (waiting_.empty()) return false;
   const Nanos long_ago = monotonic_now() - kLookAgainMs * kNanosPerMilli;
@@ -58,7 +58,7 @@ bool Clients::look_after_waiting() {
   return !waiting_.empty();
 }
 
-void Clients::publish_waiting() {
+void ClientQueue::publish_waiting() {
   std::vector<std::string> names;
   for (const Waiting& client : waiting_) {
     if (client.announced) names.push_back(client.name);
@@ -69,7 +69,7 @@ void Clients::publish_waiting() {
   ++link_.revision;
 }
 
-void Clients::serve() {
+void ClientQueue::serve() {
   while (UniqueFd client = next()) attend(std::move(client));
   const std::lock_guard lock(mutex_);
   ended_ = true;
@@ -77,7 +77,7 @@ void Clients::serve() {
 }
 
 // None at the end.
-UniqueFd Clients::next() {
+UniqueFd ClientQueue::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
   if (ending_) return {};
@@ -87,7 +87,7 @@ UniqueFd Clients::next() {
   return client;
 }
 
-void Clients::attend(UniqueFd client) {
+void ClientQueue::attend(UniqueFd client) {
   tune(client.get());
   if (idle_since_ && monotonic_now() - *idle_since_ > kAnswersLast) forget_answers();
   note_served(UniqueFd(::dup(client.get())), peer_name(client.get()));
@@ -102,7 +102,7 @@ void Clients::attend(UniqueFd client) {
   idle_since_ = monotonic_now();
 }
 
-void Clients::note_served(UniqueFd client, std::string name) {
+void ClientQueue::note_served(UniqueFd client, std::string name) {
   const std::lock_guard lock(mutex_);
   served_ = {std::move(client), std::move(name), monotonic_now()};
   const std::lock_guard link_lock(link_.mutex);
@@ -110,7 +110,7 @@ void Clients::note_served(UniqueFd client, std::string name) {
 }
 
 // A client speaks first, and at once.
-void Clients::end_silent() {
+void ClientQueue::end_silent() {
   if (!served_.fd || monotonic_now() - served_.since < kSilentMax) return;
   const bool is_unread = wait_readable(served_.fd.get(), 0);
   const std::lock_guard lock(link_.mutex);
@@ -121,17 +121,17 @@ void Clients::end_silent() {
   served_.fd.reset();
 }
 
-void Clients::tell(const std::string& text, Level level) {
+void ClientQueue::tell(const std::string& text, Level level) {
   const std::lock_guard lock(link_.mutex);
   link_.tell(text, level);
 }
 
-void Clients::forget_answers() {
+void ClientQueue::forget_answers() {
   const std::lock_guard lock(link_.mutex);
   link_.answers.forget();
 }
 
-void Clients::end() {
+void ClientQueue::end() {
   std::unique_lock lock(mutex_);
   ending_ = true;
   transport_.stop();
