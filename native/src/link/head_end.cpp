@@ -56,7 +56,7 @@ HeadEnd::HeadEnd(Link& link, const LinkAddress& place, const std::string& own_na
     : link_(link),
       connections_(place, own_hello(own_name, link.answering), *this, link.lab, link.gone_after),
       weights_{home, {}, {}},
-      block_(Wire::kBlockBytes) {
+      block_(LinkConnection::kBlockBytes) {
   set_blocking(wake_.reader.get(), false);
   set_blocking(wake_.writer.get(), false);
 }

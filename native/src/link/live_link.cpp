@@ -20,41 +20,41 @@ constexpr std::size_t kUntakenMost = 2 * kUntakenMax;
 
 LiveLink::LiveLink(UniqueFd fd, std::unique_ptr<TransportSecurity> security, const Hello& own,
                    LinkOwner& owner, const Lab& lab, Nanos patience)
-    : wire_(std::make_unique<Wire>(std::move(fd), std::move(security), lab)),
+    : connection_(std::make_unique<LinkConnection>(std::move(fd), std::move(security), lab)),
       end_(own, owner, monotonic_now(), patience),
       lab_(lab),
       patience_(patience),
       begun_(monotonic_now()) {}
 
 short LiveLink::events() {
-  if (!wire_) return 0;
-  const short events = wire_->events();
+  if (!connection_) return 0;
+  const short events = connection_->events();
   return untaken() < kUntakenMax ? events : static_cast<short>(events & ~POLLIN);
 }
 
 std::size_t LiveLink::untaken() const {
-  return end_.waiting() + (wire_ ? wire_->backlog() : 0);
+  return end_.waiting() + (connection_ ? connection_->backlog() : 0);
 }
 
 std::uint64_t LiveLink::sent_bytes() const {
-  return sent_before_ + (wire_ ? wire_->sent_bytes() : 0);
+  return sent_before_ + (connection_ ? connection_->sent_bytes() : 0);
 }
 
 std::uint64_t LiveLink::received_bytes() const {
-  return received_before_ + (wire_ ? wire_->received_bytes() : 0);
+  return received_before_ + (connection_ ? connection_->received_bytes() : 0);
 }
 
 Nanos LiveLink::due(Nanos now) {
   if (resumed_) return now;
   const Nanos tick = std::max(end_.next_tick(), now);
-  return wire_ ? std::min(wire_->due(now), tick) : tick;
+  return connection_ ? std::min(connection_->due(now), tick) : tick;
 }
 
 void LiveLink::detach(const std::string& reason) {
   broken_ = reason;
   sent_before_ = sent_bytes();
   received_before_ = received_bytes();
-  wire_.reset();
+  connection_.reset();
   opened_.clear();
   departures_.return_waiting();
   end_.detach();
@@ -62,7 +62,7 @@ void LiveLink::detach(const std::string& reason) {
 
 void LiveLink::resume(LiveLink& other) {
   detach("");
-  wire_ = std::move(other.wire_);
+  connection_ = std::move(other.connection_);
   opened_.swap(other.opened_);
   end_.resume(other.end_.out());
   resumed_ = true;
@@ -72,7 +72,7 @@ void LiveLink::take_in(Nanos now) {
   resumed_ = false;
   std::string broken;
   try {
-    if (wire_) wire_->read(opened_, now);
+    if (connection_) connection_->read(opened_, now);
   } catch (const LinkBroken& error) {
     if (!end_.may_resume()) throw;
     broken = error.what();
@@ -100,17 +100,17 @@ void LiveLink::judge(Nanos now) {
 }
 
 void LiveLink::give_out(Nanos now) {
-  if (!wire_) return;
+  if (!connection_) return;
   try {
-    wire_->write(end_.out(), now);
+    connection_->write(end_.out(), now);
   } catch (const LinkBroken& error) {
     if (!end_.may_resume()) throw;
     // What came before is still to be read, and reading tells the same.
-    ::shutdown(wire_->fd(), SHUT_RDWR);
+    ::shutdown(connection_->fd(), SHUT_RDWR);
     return;
   }
-  if (end_.flows() && end_.waiting() == 0) departures_.sealed(wire_->sealed_bytes());
-  departures_.left(wire_->sent_bytes());
+  if (end_.flows() && end_.waiting() == 0) departures_.sealed(connection_->sealed_bytes());
+  departures_.left(connection_->sent_bytes());
 }
 
 std::size_t LiveLink::room(std::uint32_t session) const {

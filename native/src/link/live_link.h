@@ -4,9 +4,9 @@
 
 #include <deque>
 
+#include "link_connection.h"
 #include "link_end.h"
 #include "meter/rates.h"
-#include "wire.h"
 
 namespace dllm::link {
 
@@ -55,7 +55,7 @@ class LiveLink {
 
   [[nodiscard]] LinkEnd& end() { return end_; }
   // -1 while it has no connection.
-  [[nodiscard]] int fd() const { return wire_ ? wire_->fd() : -1; }
+  [[nodiscard]] int fd() const { return connection_ ? connection_->fd() : -1; }
   [[nodiscard]] short events();
   // Nothing is left to be sent over this connection.
   [[nodiscard]] bool is_said() const { return untaken() == 0; }
@@ -91,7 +91,7 @@ class LiveLink {
   void detach(const std::string& reason);
   void judge(Nanos now);
 
-  std::unique_ptr<Wire> wire_;
+  std::unique_ptr<LinkConnection> connection_;
   std::string broken_;
   bool resumed_ = false;  // and what came with the connection is not taken in yet
   std::uint64_t sent_before_ = 0;

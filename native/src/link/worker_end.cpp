@@ -32,7 +32,7 @@ WorkerEnd::WorkerEnd(Link& link, const LinkAddress& place, Endpoint worker,
     : link_(link),
       worker_(std::move(worker)),
       connections_(place, own_hello(link.name, !home.empty()), *this, link.lab, link.gone_after),
-      block_(Wire::kBlockBytes),
+      block_(LinkConnection::kBlockBytes),
       home_(home) {}
 
 void WorkerEnd::run(int stop) {

@@ -1,4 +1,4 @@
-#include "wire.h"
+#include "link_connection.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -34,7 +34,8 @@ void hold_little(int fd) {
 
 }  // namespace
 
-Wire::Wire(UniqueFd fd, std::unique_ptr<TransportSecurity> security, const Lab& lab)
+LinkConnection::LinkConnection(UniqueFd fd, std::unique_ptr<TransportSecurity> security,
+                               const Lab& lab)
     : fd_(std::move(fd)),
       security_(std::move(security)),
       up_(lab, 0),
@@ -44,12 +45,12 @@ Wire::Wire(UniqueFd fd, std::unique_ptr<TransportSecurity> security, const Lab& 
   security_->begin(sealed_);
 }
 
-short Wire::events() {
+short LinkConnection::events() {
   const bool reads = down_.is_idle() || down_.has_room(kBlockBytes);
   return static_cast<short>((reads ? POLLIN : 0) | (departing_.empty() ? 0 : POLLOUT));
 }
 
-Nanos Wire::due(Nanos now) {
+Nanos LinkConnection::due(Nanos now) {
   Nanos first = kNever;
   for (DelayLine* line : {&up_, &down_}) {
     if (!line->empty()) first = std::min({first, line->due(now), now + DelayLine::kLookAgain});
@@ -57,7 +58,7 @@ Nanos Wire::due(Nanos now) {
   return first;
 }
 
-void Wire::read(Queue& opened, Nanos now) {
+void LinkConnection::read(Queue& opened, Nanos now) {
   try {
     if (events() & POLLIN) receive_some(opened, now);
     while (!down_.empty() && down_.due(now) <= now) {
@@ -70,7 +71,7 @@ void Wire::read(Queue& opened, Nanos now) {
   }
 }
 
-void Wire::receive_some(Queue& opened, Nanos now) {
+void LinkConnection::receive_some(Queue& opened, Nanos now) {
   const ssize_t count = receive(fd_.get(), block_);
   if (count == 0) throw LinkBroken(is_ready() ? "the other end is gone" : kHungUp);
   if (count < 0 && errno != EAGAIN) broke_off(errno);
@@ -79,7 +80,7 @@ void Wire::receive_some(Queue& opened, Nanos now) {
   take_in(Bytes(block_).first(static_cast<std::size_t>(count)), opened, now);
 }
 
-void Wire::take_in(Bytes bytes, Queue& opened, Nanos now) {
+void LinkConnection::take_in(Bytes bytes, Queue& opened, Nanos now) {
   if (down_.is_idle()) return security_->open(bytes, opened, sealed_);
   while (!bytes.empty()) {
     const Bytes step = bytes.first(std::min(bytes.size(), DelayLine::kStepBytes));
@@ -88,7 +89,7 @@ void Wire::take_in(Bytes bytes, Queue& opened, Nanos now) {
   }
 }
 
-void Wire::write(Queue& plain, Nanos now) {
+void LinkConnection::write(Queue& plain, Nanos now) {
   if (security_->is_ready() && !plain.empty()) security_->close(plain, sealed_);
   depart(now);
   while (!departing_.empty()) {
@@ -100,7 +101,7 @@ void Wire::write(Queue& plain, Nanos now) {
   }
 }
 
-void Wire::depart(Nanos now) {
+void LinkConnection::depart(Nanos now) {
   if (up_.is_idle()) {
     if (departing_.empty()) return departing_.swap(sealed_);
     departing_.append(sealed_.all());

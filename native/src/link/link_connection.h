@@ -12,12 +12,12 @@ namespace dllm::link {
 
 inline constexpr Nanos kNever = INT64_MAX;
 
-class Wire {
+class LinkConnection {
  public:
   static constexpr std::size_t kBlockBytes = 128 << 10;
 
   // `fd` is connected and does not block. The lab delays both directions, at this end.
-  Wire(UniqueFd fd, std::unique_ptr<TransportSecurity> security, const Lab& lab);
+  LinkConnection(UniqueFd fd, std::unique_ptr<TransportSecurity> security, const Lab& lab);
 
   [[nodiscard]] int fd() const { return fd_.get(); }
   // What to poll for.
