@@ -80,7 +80,7 @@ void copy(const Link& from, Link& to) {
   to.tally = from.tally;
   to.passes = from.passes;
   to.bulk = from.bulk;
-  to.answers = from.answers;
+  to.reply_cache = from.reply_cache;
   to.placement = from.placement;
   to.unanswered_since = from.unanswered_since;
   to.waiting_since = from.waiting_since;

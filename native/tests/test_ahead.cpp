@@ -128,7 +128,7 @@ TEST(memory_is_told_anew_once_some_of_it_was_allocated) {
     CHECK(loading.ask(memory) == left && !loading.crossed);
     const std::string other = device_question(dllm::kGetDeviceMemory, 1);
     CHECK(loading.ask(other) == left && loading.crossed);
-    relays.now += dllm::Answers::kStartMax + 1;
+    relays.now += dllm::ReplyCache::kStartMax + 1;
     CHECK(loading.ask(memory) == left && loading.crossed);
     loading.ask(allocation_question());
     loading.ask(request(dllm::kFreeBuffer, bytes(kBuffer)));
@@ -148,7 +148,7 @@ TEST(what_was_told_before_another_question_is_not_believed_behind_it) {
   loading.near.requests(bytes_of(asked), relays.now);
   const std::string device = bytes(std::uint32_t{0});
   CHECK(loading.near.know({char(dllm::kGetDeviceMemory) + device, bytes(kFree, kTotal)}));
-  CHECK(loading.near.know({dllm::Answers::base(dllm::view(bytes(kBuffer))), bytes(kBase)}));
+  CHECK(loading.near.know({dllm::ReplyCache::base(dllm::view(bytes(kBuffer))), bytes(kBase)}));
   std::string given = reply(bytes(kBuffer, kBufferBytes)) + reply(bytes(kBuffer, kBufferBytes));
   loading.near.replies(bytes_of(given), relays.now);
   for (std::string each : {device_question(dllm::kGetDeviceMemory), address_question()}) {
@@ -180,7 +180,7 @@ TEST(a_start_that_goes_on_for_long_is_told_anew) {
   Relays relays(k8);
   look_around(relays, k8);
   relays.server.free_bytes = 7;
-  relays.now += dllm::Answers::kStartMax + 1;
+  relays.now += dllm::ReplyCache::kStartMax + 1;
   Connection next(relays);
   CHECK(next.ask(hello(k8)) == hello_reply(k8) && next.crossed);
   const std::string memory = device_question(dllm::kGetDeviceMemory);
@@ -222,7 +222,7 @@ TEST(what_is_not_understood_behind_a_greeting_told_here_ends_the_connection) {
   Relays relays(k8);
   look_around(relays, k8);
   dllm::Link open("w", true, false);
-  open.answers = relays.near.answers;
+  open.reply_cache = relays.near.reply_cache;
   Session near(open);
   std::string greeting = hello(k8), unknown = request(99, "abc");
   CHECK(near.requests(bytes_of(greeting), relays.now).answers == hello_reply(k8));
@@ -316,7 +316,7 @@ TEST(any_start_is_told_what_a_server_alone_would_tell) {
   Accountant server(k8);
   Relays relays(server);
   for (int round = 0; round < 100; ++round) {
-    relays.near.answers.forget();
+    relays.near.reply_cache.forget();
     server.live.clear();
     Connection client(relays);
     CHECK(client.ask(hello(k8)) == hello_reply(k8));

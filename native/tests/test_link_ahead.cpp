@@ -70,7 +70,7 @@ void start(Pair& pair, UniqueFd& client) {
 void end(Pair& pair) {
   pair.head.outcome.wait();
   const std::lock_guard lock(pair.head.link.mutex);
-  pair.head.link.answers.forget();
+  pair.head.link.reply_cache.forget();
 }
 
 // One that asks is cut off, and whoever comes next is served.
@@ -144,7 +144,7 @@ TEST(a_server_that_was_replaced_costs_one_client_at_most) {
   CHECK(pair.head.was_told("its rpc-server is another one than a moment ago"));
   {
     const std::lock_guard lock(pair.head.link.mutex);
-    pair.head.link.answers.forget();
+    pair.head.link.reply_cache.forget();
   }
   client = pair.head.connect();
   CHECK(ask(client.get(), hello(k8), hello_reply(k8)));

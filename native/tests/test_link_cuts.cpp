@@ -281,7 +281,7 @@ struct Scene {
   void finish() {
     if (head->outcome.get() == Outcome::kEnded) return;
     const std::lock_guard lock(head->link.mutex);
-    head->link.answers.forget();
+    head->link.reply_cache.forget();
   }
 
   check::TempDir dir;

@@ -89,7 +89,7 @@ UniqueFd ClientQueue::next() {
 
 void ClientQueue::attend(UniqueFd client) {
   tune(client.get());
-  if (idle_since_ && monotonic_now() - *idle_since_ > kAnswersLast) forget_answers();
+  if (idle_since_ && monotonic_now() - *idle_since_ > kRepliesLast) forget_replies();
   note_served(UniqueFd(::dup(client.get())), peer_name(client.get()));
   WorkerTransport::Outcome outcome = WorkerTransport::Outcome::kWorkerLeft;
   try {
@@ -98,7 +98,7 @@ void ClientQueue::attend(UniqueFd client) {
     tell(error.what(), Level::kError);
   }
   note_served({}, {});
-  if (outcome == WorkerTransport::Outcome::kWorkerLeft) forget_answers();
+  if (outcome == WorkerTransport::Outcome::kWorkerLeft) forget_replies();
   idle_since_ = monotonic_now();
 }
 
@@ -126,9 +126,9 @@ void ClientQueue::tell(const std::string& text, Level level) {
   link_.tell(text, level);
 }
 
-void ClientQueue::forget_answers() {
+void ClientQueue::forget_replies() {
   const std::lock_guard lock(link_.mutex);
-  link_.answers.forget();
+  link_.reply_cache.forget();
 }
 
 void ClientQueue::end() {

@@ -22,7 +22,7 @@ class ClientQueue {
   // Who has the worker and asks nothing whole for so long gives way to who waits for it.
   static constexpr Nanos kSilentMax = kNanosPerSecond;
   // Without a connection for so long, the worker may be another process than before.
-  static constexpr Nanos kAnswersLast = kNanosPerSecond;
+  static constexpr Nanos kRepliesLast = kNanosPerSecond;
   // For what a worker still owes when we are told to end.
   static constexpr std::chrono::seconds kEndGrace{2};
 
@@ -51,7 +51,7 @@ class ClientQueue {
   void note_served(UniqueFd client, std::string name);
   void end_silent();
   void tell(const std::string& text, Level level = Level::kInfo);
-  void forget_answers();
+  void forget_replies();
 
   Link& link_;
   WorkerTransport& transport_;

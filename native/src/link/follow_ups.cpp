@@ -46,7 +46,7 @@ void add_question(std::vector<FollowUp>& all, const Protocol& protocol, Command 
                   const std::string& fields) {
   const Rule* rule = protocol.rule(id);
   if (rule == nullptr || rule->fields != fields.size()) return;
-  all.push_back({make_request(id, fields), Answers::key(*rule, view(fields))});
+  all.push_back({make_request(id, fields), ReplyCache::key(*rule, view(fields))});
 }
 
 std::vector<FollowUp> follow_ups(const Protocol& protocol, const Rule& rule, View fields,

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "answers.h"
 #include "protocol/commands.h"
+#include "reply_cache.h"
 
 namespace dllm {
 

@@ -384,7 +384,7 @@ void HeadEnd::lost(const std::string& reason) {
   {
     const std::lock_guard lock(link_.mutex);
     link_.tell("the link broke: " + reason, Level::kError);
-    link_.answers.forget();
+    link_.reply_cache.forget();
   }
   if (!served_ || !served_->begun) return;
   served_->client.reset();

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "answers.h"
 #include "frames.h"
+#include "reply_cache.h"
 
 namespace dllm::link {
 

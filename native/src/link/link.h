@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "answers.h"
 #include "kernel.h"
-#include "meter/rates.h"
 #include "meter/passes.h"
 #include "meter/placement.h"
+#include "meter/rates.h"
 #include "netem/lab.h"
 #include "posix.h"
+#include "reply_cache.h"
 
 namespace dllm {
 
@@ -124,7 +124,7 @@ struct Link {
   Tally tally;
   PassMeter passes;
   BulkRate bulk;  // of the present or latest connection
-  Answers answers;
+  ReplyCache reply_cache;
   Placement placement;
   bool client_has_spoken = false;         // the present one, a whole request
   int worker_fd = -1;                     // of the present connection

@@ -9,7 +9,7 @@ namespace dllm {
 namespace {
 
 bool is_answered(std::uint8_t id) {
-  return Answers::covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase});
+  return ReplyCache::covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase});
 }
 
 }  // namespace
@@ -22,14 +22,14 @@ bool Policy::may_answer(std::uint8_t id) const {
 
 std::string Policy::key(const Rule& rule, View fields) const {
   const bool kept = answering_ && is_answered(rule.id);
-  return kept ? Answers::key(rule, fields) : std::string();
+  return kept ? ReplyCache::key(rule, fields) : std::string();
 }
 
 std::optional<std::string> Policy::answer(const Rule& rule, const std::string& key) const {
   // No: the worker would open a way around us, to wherever the client says.
   if (rule.id == kCommInit) return std::string(1, '\0');
   const bool is_own = rule.id == kBufferGetBase || (rule.id == kGetDeviceMemory && allocates_);
-  return (is_own ? own_ : answers_).find(key);
+  return (is_own ? own_replies_ : replies_).find(key);
 }
 
 void Policy::know(const Known& known, Nanos now) {
@@ -37,19 +37,19 @@ void Policy::know(const Known& known, Nanos now) {
   if (id == kGetDeviceMemory && computes_) return;
   // The latest of this connection alone: of a device that shares its memory nobody told.
   if (id == kGetDeviceMemory && allocates_) {
-    return own_.begin_start(known.key, view(known.reply), now);
+    return own_replies_.begin_start(known.key, view(known.reply), now);
   }
   // What a start was told first, it is told until it allocates.
-  if (id == kGetDeviceMemory && (answers_.find(known.key) || !answers_.is_starting(now))) return;
-  (id == kBufferGetBase ? own_ : answers_).keep(known.key, view(known.reply));
+  if (id == kGetDeviceMemory && (replies_.find(known.key) || !replies_.is_starting(now))) return;
+  (id == kBufferGetBase ? own_replies_ : replies_).keep(known.key, view(known.reply));
 }
 
 void Policy::begin_start(const std::string& greeting, View payload, Nanos now) {
-  if (answering_ && protocol_->is_exact()) answers_.begin_start(greeting, payload, now);
+  if (answering_ && protocol_->is_exact()) replies_.begin_start(greeting, payload, now);
 }
 
 bool Policy::is_starting(Nanos now) const {
-  return answering_ && (allocates_ ? own_ : answers_).is_starting(now);
+  return answering_ && (allocates_ ? own_replies_ : replies_).is_starting(now);
 }
 
 void Policy::crosses(std::uint8_t id) {
@@ -58,21 +58,21 @@ void Policy::crosses(std::uint8_t id) {
 }
 
 bool Policy::contradicts(const Known& known) const {
-  if (!Answers::covers(static_cast<std::uint8_t>(known.key[0]))) return false;
-  const std::optional<std::string> before = answers_.find(known.key);
+  if (!ReplyCache::covers(static_cast<std::uint8_t>(known.key[0]))) return false;
+  const std::optional<std::string> before = replies_.find(known.key);
   return before && *before != known.reply;
 }
 
 void Policy::end_start() {
-  answers_.end_start();
-  own_.end_start();
+  replies_.end_start();
+  own_replies_.end_start();
 }
 
 void Policy::passed(const Request& request, View fields) {
   guard_.passed(request, fields);
   const std::uint8_t id = request.rule->id;
   allocates_ = allocates_ || id == kAllocBuffer;
-  if (id == kFreeBuffer) own_.forget(Answers::base(fields));
+  if (id == kFreeBuffer) own_replies_.forget(ReplyCache::base(fields));
   // No figure of memory outlives what changes it.
   if (is_one_of(id, {kAllocBuffer, kFreeBuffer})) end_start();
 }
@@ -108,7 +108,7 @@ const char* Policy::refuses_tensor(Tensor tensor) {
 }
 
 bool Policy::learn(Version version, bool changed) {
-  if (changed) answers_.forget();
+  if (changed) replies_.forget();
   guard_.learn(version);
   if (Protocol::covers(version)) protocol_.emplace(version);
   return protocol_.has_value();
@@ -119,7 +119,7 @@ bool Policy::guards_ops(Version version) const {
 }
 
 void Policy::replied(std::uint8_t id, std::uint64_t buffer, const std::string& key, View payload) {
-  if (!key.empty() && Answers::covers(id)) answers_.keep(key, payload);
+  if (!key.empty() && ReplyCache::covers(id)) replies_.keep(key, payload);
   guard_.replied(id, buffer, payload);
 }
 

@@ -4,16 +4,16 @@
 #include <optional>
 #include <string>
 
-#include "answers.h"
 #include "guard/guard.h"
+#include "reply_cache.h"
 
 namespace dllm {
 
 class Policy {
  public:
-  // `answers` are those of the worker, for all its connections.
-  Policy(bool guarding, bool answering, Answers& answers)
-      : guarding_(guarding), answering_(answering), answers_(answers) {}
+  // `replies` are those of the worker, for all its connections.
+  Policy(bool guarding, bool answering, ReplyCache& replies)
+      : guarding_(guarding), answering_(answering), replies_(replies) {}
 
   // Null until the worker has told a version that is in the table.
   [[nodiscard]] const Protocol* protocol() const { return protocol_ ? &*protocol_ : nullptr; }
@@ -63,8 +63,8 @@ class Policy {
 
   const bool guarding_;
   const bool answering_;
-  Answers& answers_;
-  Answers own_;             // of this connection: addresses of buffers, and memory they leave
+  ReplyCache& replies_;
+  ReplyCache own_replies_;  // of this connection: addresses of buffers, and memory they leave
   bool allocates_ = false;  // it is the one that loads
   bool computes_ = false;
   Guard guard_;

@@ -23,7 +23,7 @@ Meter begin_metering(Link& link) {
 Session::Session(Link& link, Weights* weights)
     : link_(link),
       weights_(weights),
-      policy_(link.guarding, link.answering, link.answers),
+      policy_(link.guarding, link.answering, link.reply_cache),
       meter_(begin_metering(link)) {}
 
 Session::~Session() {
@@ -153,7 +153,7 @@ bool Session::announced(std::uint8_t id, const Rule* rule, std::uint64_t size) {
   }
   if (id == kHello) {
     policy_.greeted();
-    greeting_ = Answers::greeting(size);
+    greeting_ = ReplyCache::greeting(size);
   }
   if (!answerable_) meter_.crosses(*rule);
   return true;
@@ -228,7 +228,7 @@ void Session::closed(const Request& request) {
 bool Session::answer(const Rule& rule) {
   if (open_questions() > 0) return false;
   if (rule.id == kSetTensorHash) return answer_hash(rule);
-  if (Answers::is_of_start(rule.id) && !policy_.is_starting(now_)) return false;
+  if (ReplyCache::is_of_start(rule.id) && !policy_.is_starting(now_)) return false;
   if (rule.id == kHello) return answer_greeting(rule);
   const std::optional<std::string> known = policy_.answer(rule, due_.key);
   if (!known) return false;

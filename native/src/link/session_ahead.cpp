@@ -25,7 +25,7 @@ bool Session::may_stay_here(Nanos now) {
 }
 
 bool Session::know(const Known& known) {
-  if (!Answers::makes_sense(known)) return false;
+  if (!ReplyCache::makes_sense(known)) return false;
   const std::lock_guard lock(link_.mutex);
   if (protocol()) {
     is_contradicted_ = is_contradicted_ || (greets_late_ && policy_.contradicts(known));

@@ -17,7 +17,7 @@ struct Known {
   std::string reply;
 };
 
-class Answers {
+class ReplyCache {
  public:
   static constexpr std::size_t kEntriesMax = 4096;
   static constexpr std::size_t kKeyMaxBytes = 512;  // of GET_ALLOC_SIZE some 470
@@ -45,7 +45,7 @@ class Answers {
   [[nodiscard]] std::optional<std::string> find(const std::string& key) const;
   void keep(const std::string& key, View payload);
   void forget();
-  void forget(const std::string& key) { known_.erase(key); }
+  void forget(const std::string& key) { replies_.erase(key); }
 
   // A start begins with this answer: what was known of one before is forgotten.
   void begin_start(const std::string& key, View payload, Nanos now);
@@ -56,7 +56,7 @@ class Answers {
   void end_start();
 
  private:
-  std::unordered_map<std::string, std::string> known_;
+  std::unordered_map<std::string, std::string> replies_;
   std::optional<Nanos> started_;
 };
 

@@ -1,4 +1,4 @@
-#include "answers.h"
+#include "reply_cache.h"
 
 namespace dllm {
 
@@ -21,40 +21,40 @@ std::size_t reply_size(std::uint8_t id) {
 
 }  // namespace
 
-bool Answers::covers(std::uint8_t id) {
+bool ReplyCache::covers(std::uint8_t id) {
   return is_one_of(id, {kDeviceCount, kGetAlignment, kGetMaxSize, kGetAllocSize});
 }
 
-bool Answers::is_of_start(std::uint8_t id) {
+bool ReplyCache::is_of_start(std::uint8_t id) {
   return is_one_of(id, {kHello, kGetDeviceMemory});
 }
 
-std::string Answers::base(View buffer) {
+std::string ReplyCache::base(View buffer) {
   std::string key(1, static_cast<char>(kBufferGetBase));
   append(key, buffer.data(), buffer.size());
   return key;
 }
 
-std::string Answers::memory(View device) {
+std::string ReplyCache::memory(View device) {
   std::string key(1, static_cast<char>(kGetDeviceMemory));
   append(key, device.data(), device.size());
   return key;
 }
 
-std::string Answers::greeting(std::uint64_t size) {
+std::string ReplyCache::greeting(std::uint64_t size) {
   std::string key(1, static_cast<char>(kHello));
   key.append(reinterpret_cast<const char*>(&size), sizeof size);
   return key;
 }
 
-bool Answers::makes_sense(const Known& known) {
+bool ReplyCache::makes_sense(const Known& known) {
   if (known.key.empty() || known.key.size() > kKeyMaxBytes) return false;
   const auto id = static_cast<std::uint8_t>(known.key[0]);
   const bool is_told = covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase});
   return is_told && known.reply.size() == reply_size(id);
 }
 
-std::string Answers::key(const Rule& rule, View fields) {
+std::string ReplyCache::key(const Rule& rule, View fields) {
   std::string key(1, static_cast<char>(rule.id));
   const std::size_t tensors = fields.size() / kTensorBytes;
   const std::size_t device = fields.size() % kTensorBytes;
@@ -66,32 +66,32 @@ std::string Answers::key(const Rule& rule, View fields) {
   return key;
 }
 
-std::optional<std::string> Answers::find(const std::string& key) const {
-  const auto found = known_.find(key);
-  if (found == known_.end()) return std::nullopt;
+std::optional<std::string> ReplyCache::find(const std::string& key) const {
+  const auto found = replies_.find(key);
+  if (found == replies_.end()) return std::nullopt;
   return found->second;
 }
 
-void Answers::keep(const std::string& key, View payload) {
-  if (known_.size() >= kEntriesMax) known_.clear();
-  known_[key].assign(payload.begin(), payload.end());
+void ReplyCache::keep(const std::string& key, View payload) {
+  if (replies_.size() >= kEntriesMax) replies_.clear();
+  replies_[key].assign(payload.begin(), payload.end());
 }
 
-void Answers::begin_start(const std::string& key, View payload, Nanos now) {
+void ReplyCache::begin_start(const std::string& key, View payload, Nanos now) {
   end_start();
   started_ = now;
   keep(key, payload);
 }
 
-void Answers::forget() {
-  known_.clear();
+void ReplyCache::forget() {
+  replies_.clear();
   started_.reset();
 }
 
-void Answers::end_start() {
+void ReplyCache::end_start() {
   started_.reset();
-  std::erase_if(known_, [](const auto& known) {
-    return is_of_start(static_cast<std::uint8_t>(known.first[0]));
+  std::erase_if(replies_, [](const auto& reply) {
+    return is_of_start(static_cast<std::uint8_t>(reply.first[0]));
   });
 }
 
