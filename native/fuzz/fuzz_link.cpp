@@ -137,11 +137,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const std::string& message : messages) got += message.size();
   }
   for (const std::string& message : end.lists) got += message.size();
-  for (const auto& [session, known] : end.ahead) {
-    for (const dllm::Known& each : known) got += each.key.size() + each.reply.size();
+  for (const auto& [session, replies] : end.prefetched_replies) {
+    for (const dllm::PrefetchedReply& each : replies) got += each.key.size() + each.reply.size();
   }
   demand(features & dllm::link::kHome || (end.home.empty() && end.lists.empty()));
-  demand(features & dllm::link::kAhead || end.ahead.empty());
+  demand(features & dllm::link::kAhead || end.prefetched_replies.empty());
   demand(got <= heard);
   demand(end.link.sessions() <= LinkEnd::kSessionsMax);
   // An answer is never longer than what it answers, beside what this end was made to say.

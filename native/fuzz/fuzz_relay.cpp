@@ -107,7 +107,9 @@ class PairedConnection {
   PairedConnection() : worker_({}) {}
 
   struct Ends {
-    Ends(Link& near_link, Link& far_link) : near(near_link), far(far_link) { far.ask_ahead(); }
+    Ends(Link& near_link, Link& far_link) : near(near_link), far(far_link) {
+      far.enable_prefetch();
+    }
     Session near, far;
   };
 
@@ -160,7 +162,8 @@ class PairedConnection {
       const dllm::Outgoing own = ends.far.own_requests(++now_);
       demand(!own.refused);
       requests = text_of(own.worker);
-      for (const dllm::Known& known : ends.far.take_known()) demand(ends.near.know(known));
+      for (const dllm::PrefetchedReply& prefetched : ends.far.take_prefetched())
+        demand(ends.near.keep_prefetched(prefetched));
       const dllm::Bytes all = ends.near.replies(bytes_of(down), ++now_);
       got += text_of(all);
     }

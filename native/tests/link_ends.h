@@ -51,8 +51,10 @@ struct End final : dllm::link::LinkOwner {
     home[session].emplace_back(text_of(message));
   }
   void listed(dllm::Bytes message) override { lists.emplace_back(text_of(message)); }
-  void answered_ahead(std::uint32_t session, const std::vector<dllm::Known>& known) override {
-    ahead[session].insert(ahead[session].end(), known.begin(), known.end());
+  void prefetched(std::uint32_t session,
+                  const std::vector<dllm::PrefetchedReply>& replies) override {
+    prefetched_replies[session].insert(prefetched_replies[session].end(), replies.begin(),
+                                       replies.end());
   }
 
   // Takes bytes in; throws as the link does.
@@ -77,7 +79,7 @@ struct End final : dllm::link::LinkOwner {
   std::vector<dllm::Trip> trips;
   std::map<std::uint32_t, std::vector<std::string>> home;
   std::vector<std::string> lists;
-  std::map<std::uint32_t, std::vector<dllm::Known>> ahead;
+  std::map<std::uint32_t, std::vector<dllm::PrefetchedReply>> prefetched_replies;
 };
 
 // A head and a worker's end that have met.

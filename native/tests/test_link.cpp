@@ -125,17 +125,17 @@ TEST(what_no_end_would_send_is_refused) {
 
 TEST(what_is_known_ahead_is_told_where_both_ends_can) {
   using dllm::link::kAhead;
-  const std::vector<dllm::Known> known{{std::string(500, 'k'), "12345678"}, {"", ""}};
+  const std::vector<dllm::PrefetchedReply> known{{std::string(500, 'k'), "12345678"}, {"", ""}};
   Link with(kAhead);
   const std::uint32_t session = with.head.link.open();
   with.settle();
-  std::vector<dllm::Known> many;
+  std::vector<dllm::PrefetchedReply> many;
   for (int i = 0; i < 300; ++i) many.insert(many.end(), known.begin(), known.end());
-  with.worker.link.send_known(session, many);
+  with.worker.link.send_prefetched(session, many);
   with.settle();
-  CHECK(with.head.ahead[session].size() == many.size());
-  CHECK(with.head.ahead[session].back().key.empty());
-  CHECK(with.head.ahead[session].front().reply == "12345678");
+  CHECK(with.head.prefetched_replies[session].size() == many.size());
+  CHECK(with.head.prefetched_replies[session].back().key.empty());
+  CHECK(with.head.prefetched_replies[session].front().reply == "12345678");
   const std::string told = frame(kKnownFrame, 1, std::string(4, '\0'));
   CHECK(check::contains(why(with.worker, told), "was not asked to"));
   for (const std::string& cut : {std::string("\2", 1), std::string("\2\0k", 3),
@@ -277,7 +277,7 @@ class Cut {
       head.send_home(session, view(std::string(9, c)));
       carry();
       worker.send_list(view(std::string(11, c)));
-      worker.send_known(session, {{std::string(1, '\1'), std::string(8, c)}});
+      worker.send_prefetched(session, {{std::string(1, '\1'), std::string(8, c)}});
       worker.send_trip(session, {c, c + 1});
       worker.send(session, view(std::string(20, c)));
       carry();
@@ -294,7 +294,8 @@ class Cut {
     std::string all = link_.worker.got[1] + '|' + link_.head.got[1];
     for (const std::string& said : link_.worker.home[1]) all += '|' + said;
     for (const std::string& said : link_.head.lists) all += '|' + said;
-    for (const dllm::Known& known : link_.head.ahead[1]) all += '|' + known.reply;
+    for (const dllm::PrefetchedReply& prefetched : link_.head.prefetched_replies[1])
+      all += '|' + prefetched.reply;
     for (const dllm::Trip trip : link_.head.trips) all += '|' + std::to_string(trip.ended);
     return all + (link_.worker.ended.contains(1) && link_.head.ended.contains(1) ? "|over" : "");
   }

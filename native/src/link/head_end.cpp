@@ -358,13 +358,14 @@ void HeadEnd::listed(Bytes message) {
   weights_.listing.add(message);
 }
 
-void HeadEnd::answered_ahead(std::uint32_t session, const std::vector<Known>& known) {
-  for (const Known& each : known) {
+void HeadEnd::prefetched(std::uint32_t session, const std::vector<PrefetchedReply>& replies) {
+  for (const PrefetchedReply& each : replies) {
     if (const auto id = id_of(each); id < kCommands) told_shares_[id] += encoded_bytes(each);
   }
   if (!served_ || served_->id != session) return;
-  for (const Known& each : known) {
-    if (!served_->session.know(each)) return give_up("what its relay answers ahead makes no sense");
+  for (const PrefetchedReply& each : replies) {
+    if (!served_->session.keep_prefetched(each))
+      return give_up("what its relay answers ahead makes no sense");
   }
   if (served_->session.is_contradicted()) give_up(kContradicted);
 }

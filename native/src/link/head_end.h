@@ -52,7 +52,7 @@ class HeadEnd final : public WorkerTransport, private ReconnectorOwner {
   void timed(std::uint32_t session, Trip trip) override;
   void told(std::uint32_t session, Bytes message) override;
   void listed(Bytes message) override;
-  void answered_ahead(std::uint32_t session, const std::vector<Known>& known) override;
+  void prefetched(std::uint32_t session, const std::vector<PrefetchedReply>& replies) override;
   void resumed(const std::string& news) override;
   void lost(const std::string& reason) override;
 

@@ -213,7 +213,7 @@ void LinkEnd::handle_in_session(const Frame& frame) {
     case FrameType::kHome:
       return take_home(frame, flow);
     case FrameType::kKnown:
-      return take_known(frame);
+      return take_prefetched(frame);
     case FrameType::kReset:
       flows_.erase(found);
       return owner_.was_reset(frame.session, printable(frame.payload, kReasonMaxBytes));
@@ -237,10 +237,10 @@ void LinkEnd::take_list(const Frame& frame) {
   owner_.listed(frame.payload);
 }
 
-void LinkEnd::take_known(const Frame& frame) {
+void LinkEnd::take_prefetched(const Frame& frame) {
   const bool is_due = own_.role == Role::kHead && uses(kAhead);
   if (!is_due) throw LinkBroken("the other end answers ahead, and was not asked to");
-  owner_.answered_ahead(frame.session, decode_known(frame.payload));
+  owner_.prefetched(frame.session, decode_prefetched(frame.payload));
 }
 
 void LinkEnd::take_data(const Frame& frame, Flow& flow) {
@@ -294,8 +294,8 @@ void LinkEnd::send_list(View message) {
   say(FrameType::kList, 0, message);
 }
 
-void LinkEnd::send_known(std::uint32_t session, const std::vector<Known>& known) {
-  for (const auto& payload : encode_known(known)) {
+void LinkEnd::send_prefetched(std::uint32_t session, const std::vector<PrefetchedReply>& replies) {
+  for (const auto& payload : encode_prefetched(replies)) {
     say(FrameType::kKnown, session, payload);
   }
 }

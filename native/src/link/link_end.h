@@ -8,7 +8,7 @@
 
 #include "clock.h"
 #include "hello.h"
-#include "known.h"
+#include "prefetched_replies.h"
 #include "session.h"
 
 namespace dllm::link {
@@ -34,8 +34,8 @@ class LinkOwner {
   virtual void told(std::uint32_t session, Bytes message) = 0;
   // Some of the tensors the worker's machine has.
   virtual void listed(Bytes message) = 0;
-  // Answers to questions that may come in this session.
-  virtual void answered_ahead(std::uint32_t session, const std::vector<Known>& known) = 0;
+  // Replies to questions that may come in this session.
+  virtual void prefetched(std::uint32_t session, const std::vector<PrefetchedReply>& replies) = 0;
 };
 
 class LinkEnd {
@@ -99,7 +99,7 @@ class LinkEnd {
   // A message of `home`; in a session that is over, nothing.
   void send_home(std::uint32_t session, View message);
   void send_list(View message);
-  void send_known(std::uint32_t session, const std::vector<Known>& known);
+  void send_prefetched(std::uint32_t session, const std::vector<PrefetchedReply>& replies);
   // No more is sent in this session.
   void finish(std::uint32_t session);
   void reset(std::uint32_t session, const std::string& reason);
@@ -133,7 +133,7 @@ class LinkEnd {
   void handle_in_session(const Frame& frame);
   void take_list(const Frame& frame);
   void take_home(const Frame& frame, const Flow& flow);
-  void take_known(const Frame& frame);
+  void take_prefetched(const Frame& frame);
   void take_data(const Frame& frame, Flow& flow);
   void take_credit(const Frame& frame, Flow& flow);
   Flow& add_flow(std::uint32_t session);

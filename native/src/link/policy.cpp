@@ -32,16 +32,17 @@ std::optional<std::string> Policy::answer(const Rule& rule, const std::string& k
   return (is_own ? own_replies_ : replies_).find(key);
 }
 
-void Policy::know(const Known& known, Nanos now) {
-  const auto id = static_cast<std::uint8_t>(known.key[0]);
+void Policy::keep_prefetched(const PrefetchedReply& prefetched, Nanos now) {
+  const auto id = static_cast<std::uint8_t>(prefetched.key[0]);
   if (id == kGetDeviceMemory && computes_) return;
   // The latest of this connection alone: of a device that shares its memory nobody told.
   if (id == kGetDeviceMemory && allocates_) {
-    return own_replies_.begin_start(known.key, view(known.reply), now);
+    return own_replies_.begin_start(prefetched.key, view(prefetched.reply), now);
   }
   // What a start was told first, it is told until it allocates.
-  if (id == kGetDeviceMemory && (replies_.find(known.key) || !replies_.is_starting(now))) return;
-  (id == kBufferGetBase ? own_replies_ : replies_).keep(known.key, view(known.reply));
+  if (id == kGetDeviceMemory && (replies_.find(prefetched.key) || !replies_.is_starting(now)))
+    return;
+  (id == kBufferGetBase ? own_replies_ : replies_).keep(prefetched.key, view(prefetched.reply));
 }
 
 void Policy::begin_start(const std::string& greeting, View payload, Nanos now) {
@@ -57,10 +58,10 @@ void Policy::crosses(std::uint8_t id) {
   if (computes && !std::exchange(computes_, true)) end_start();
 }
 
-bool Policy::contradicts(const Known& known) const {
-  if (!ReplyCache::covers(static_cast<std::uint8_t>(known.key[0]))) return false;
-  const std::optional<std::string> before = replies_.find(known.key);
-  return before && *before != known.reply;
+bool Policy::contradicts(const PrefetchedReply& prefetched) const {
+  if (!ReplyCache::covers(static_cast<std::uint8_t>(prefetched.key[0]))) return false;
+  const std::optional<std::string> before = replies_.find(prefetched.key);
+  return before && *before != prefetched.reply;
 }
 
 void Policy::end_start() {

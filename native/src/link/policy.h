@@ -26,13 +26,13 @@ class Policy {
   // None when the worker must be asked.
   [[nodiscard]] std::optional<std::string> answer(const Rule& rule, const std::string& key) const;
   // The relay beside the worker told this before anybody asked.
-  void know(const Known& known, Nanos now);
+  void keep_prefetched(const PrefetchedReply& prefetched, Nanos now);
   // Likewise, the greeting it came with; HELLO is answered here from now on.
   void begin_start(const std::string& greeting, View payload, Nanos now);
   // A request is on its way to the worker: a graph says that llama-server has started.
   void crosses(std::uint8_t id);
   // What the worker is told now was told before otherwise.
-  [[nodiscard]] bool contradicts(const Known& known) const;
+  [[nodiscard]] bool contradicts(const PrefetchedReply& prefetched) const;
   // Whether what was told for a start may be told again.
   [[nodiscard]] bool is_starting(Nanos now) const;
 

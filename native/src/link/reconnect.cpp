@@ -47,8 +47,8 @@ struct Reconnector::Caller final : LinkOwner {
   void listed(Bytes message) override {
     if (holds()) reconnector.owner_.listed(message);
   }
-  void answered_ahead(std::uint32_t session, const std::vector<Known>& known) override {
-    if (holds()) reconnector.owner_.answered_ahead(session, known);
+  void prefetched(std::uint32_t session, const std::vector<PrefetchedReply>& replies) override {
+    if (holds()) reconnector.owner_.prefetched(session, replies);
   }
 
   // What is still to be said is said, then the other end closes, in time. False when it is over.

@@ -47,11 +47,11 @@ std::string ReplyCache::greeting(std::uint64_t size) {
   return key;
 }
 
-bool ReplyCache::makes_sense(const Known& known) {
-  if (known.key.empty() || known.key.size() > kKeyMaxBytes) return false;
-  const auto id = static_cast<std::uint8_t>(known.key[0]);
+bool ReplyCache::makes_sense(const PrefetchedReply& prefetched) {
+  if (prefetched.key.empty() || prefetched.key.size() > kKeyMaxBytes) return false;
+  const auto id = static_cast<std::uint8_t>(prefetched.key[0]);
   const bool is_told = covers(id) || is_one_of(id, {kGetDeviceMemory, kBufferGetBase});
-  return is_told && known.reply.size() == reply_size(id);
+  return is_told && prefetched.reply.size() == reply_size(id);
 }
 
 std::string ReplyCache::key(const Rule& rule, View fields) {

@@ -11,8 +11,8 @@
 
 namespace dllm {
 
-// An answer of the worker, as the relay beside it asked for it before the client did.
-struct Known {
+// A reply of the worker, as the relay beside it asked for it before the client did.
+struct PrefetchedReply {
   std::string key;
   std::string reply;
 };
@@ -39,8 +39,8 @@ class ReplyCache {
   static std::string greeting(std::uint64_t size);
   // Of GET_DEVICE_MEMORY for this device.
   static std::string memory(View device);
-  // Whether `known` may be the answer to anything that is asked before its turn.
-  static bool makes_sense(const Known& known);
+  // Whether `prefetched` may be the answer to anything that is asked before its turn.
+  static bool makes_sense(const PrefetchedReply& prefetched);
 
   [[nodiscard]] std::optional<std::string> find(const std::string& key) const;
   void keep(const std::string& key, View payload);

@@ -60,7 +60,7 @@ Outgoing Session::requests(Bytes bytes, Nanos now) {
 
 Outgoing Session::requests_end() {
   const std::lock_guard lock(link_.mutex);
-  asks_ahead_ = false;
+  prefetches_ = false;
   forget_sent();
   holding_ = false;
   return outgoing();
@@ -167,7 +167,7 @@ bool Session::fields(const Request& request, View fields) {
   policy_.passed(request, fields);
   due_.key = policy_.key(rule, fields);
   if (rule.id == kBufferGetBase) due_.buffer = load<std::uint64_t>(fields.data());
-  const bool may_lead_on = asks_ahead_ && is_one_of(rule.id, {kAllocBuffer, kGetAllocSize});
+  const bool may_lead_on = prefetches_ && is_one_of(rule.id, {kAllocBuffer, kGetAllocSize});
   if (may_lead_on) due_.asked.assign(fields.begin(), fields.end());
   due_.awaited = {&rule, reply_bytes(rule, fields)};
   due_.from_pass = meter_.fields(request, fields, due_.awaited.reply);
@@ -358,8 +358,8 @@ bool Session::learn_version(View payload) {
   meter_.learned(version, policy_.guards_ops(version));
   if (!covered) go_passthrough("protocol " + version.text() + " is not in the table");
   if (covered && !early_.empty()) policy_.begin_start(greeting_, payload, now_);
-  for (const Known& known : std::exchange(early_, {})) {
-    if (covered) policy_.know(known, now_);
+  for (const PrefetchedReply& prefetched : std::exchange(early_, {})) {
+    if (covered) policy_.keep_prefetched(prefetched, now_);
   }
   return !passthrough_;
 }

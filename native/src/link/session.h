@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "follow_ups.h"
 #include "link.h"
 #include "meter/meter.h"
 #include "policy.h"
+#include "prefetch.h"
 #include "protocol/decoder.h"
 #include "weights.h"
 
@@ -58,7 +58,7 @@ class Session final : private RequestSink, private ReplySink {
 
   // At the head's end of a pair: what the worker's end told of replies to come. False when that
   // makes no sense.
-  bool know(const Known& known);
+  bool keep_prefetched(const PrefetchedReply& prefetched);
   // Whether all the client asks may be known here.
   [[nodiscard]] bool may_stay_here(Nanos now);
   // The worker is not what the client was told it is: the connection cannot go on.
@@ -66,14 +66,14 @@ class Session final : private RequestSink, private ReplySink {
 
   // At the worker's end of a pair: from now on asks by itself what is wanted next, and holds
   // replies back until that is known.
-  void ask_ahead() { asks_ahead_ = true; }
+  void enable_prefetch() { prefetches_ = true; }
   // How many of these bytes from the client `requests` may be given now: what follows a HELLO waits
   // for its reply, and for all that is asked behind it.
   std::size_t ready(View bytes);
   // Questions of its own, for the worker.
   Outgoing own_requests(Nanos now);
   // What they found out, to be told before the replies that were held back.
-  std::vector<Known> take_known() { return std::exchange(found_, {}); }
+  std::vector<PrefetchedReply> take_prefetched() { return std::exchange(found_, {}); }
   // The worker says no more: what was held back.
   std::vector<std::uint8_t> take_held();
 
@@ -177,18 +177,18 @@ class Session final : private RequestSink, private ReplySink {
   std::string greeting_;      // what the reply to HELLO is known by
   std::string told_;          // that reply, when it was known
   std::size_t owed_ = 0;      // bytes of that HELLO; `pending_` begins with them
-  std::vector<Known> early_;  // told before the version
+  std::vector<PrefetchedReply> early_;  // told before the version
   bool greets_late_ = false;  // that HELLO is with the worker
   std::size_t late_ = 0;      // questions with the worker whose replies the client has already
   bool is_contradicted_ = false;
 
   // At the worker's end.
-  bool asks_ahead_ = false;
+  bool prefetches_ = false;
   bool is_hurried_ = false;  // behind HELLO comes what was not waited for
-  std::vector<FollowUp> to_ask_;
+  std::vector<Prefetch> to_ask_;
   std::string asking_;        // what the reply to the question we ask is known by
   std::size_t own_open_ = 0;  // questions of our own without a reply
-  std::vector<Known> found_;
+  std::vector<PrefetchedReply> found_;
   std::vector<std::uint8_t> held_replies_;  // behind our questions
   std::vector<std::uint8_t> released_;
 

@@ -224,7 +224,7 @@ void WorkerEnd::await_connection(Served& served, Nanos now) {
   served.connected = true;
   served.session = std::make_unique<Session>(link_);
   LiveLink* link = connections_.link();
-  if (link && link->end().uses(kAhead)) served.session->ask_ahead();
+  if (link && link->end().uses(kAhead)) served.session->enable_prefetch();
   if (served.id == 0) served.worker->finish_now();
 }
 
@@ -298,7 +298,7 @@ void WorkerEnd::read_worker(Served& served, Nanos now) {
     const Bytes replies = served.session->replies(bytes, now);
     const std::optional<Trip> trip = served.session->take_trip();
     if (served.id == 0) continue;
-    ask_ahead(served, now);
+    prefetch(served, now);
     if (served.id == 0) continue;
     if (trip) link->end().send_trip(served.id, *trip);
     served.back.append(replies);
@@ -307,11 +307,11 @@ void WorkerEnd::read_worker(Served& served, Nanos now) {
 }
 
 // What is found out is told before the replies that have waited for it.
-void WorkerEnd::ask_ahead(Served& served, Nanos now) {
+void WorkerEnd::prefetch(Served& served, Nanos now) {
   if (served.session->is_contradicted()) return refuse(served, "its replies cannot be told apart");
   const Bytes questions = served.session->own_requests(now).worker;
   if (!questions.empty()) served.worker->send(questions);
-  connections_.link()->end().send_known(served.id, served.session->take_known());
+  connections_.link()->end().send_prefetched(served.id, served.session->take_prefetched());
 }
 
 void WorkerEnd::push_back(Served& served) {

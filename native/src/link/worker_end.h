@@ -51,7 +51,7 @@ class WorkerEnd final : private ReconnectorOwner {
   void timed(std::uint32_t, Trip) override {}
   void told(std::uint32_t session, Bytes message) override;
   void listed(Bytes) override {}
-  void answered_ahead(std::uint32_t, const std::vector<Known>&) override {}
+  void prefetched(std::uint32_t, const std::vector<PrefetchedReply>&) override {}
   void resumed(const std::string& news) override;
   void lost(const std::string& reason) override;
 
@@ -70,7 +70,7 @@ class WorkerEnd final : private ReconnectorOwner {
   void refuse(Served& served, const std::string& reason);
   void end_input(Served& served);
   void read_worker(Served& served, Nanos now);
-  void ask_ahead(Served& served, Nanos now);
+  void prefetch(Served& served, Nanos now);
   void push_back(Served& served);
   void abandon(Served& served);
   void abandon_all();

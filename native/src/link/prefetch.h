@@ -11,19 +11,19 @@
 namespace dllm {
 
 // A request of our own, and what its answer is kept by.
-struct FollowUp {
+struct Prefetch {
   std::string request;
   std::string key;
 };
 
 // Behind others. None where this version has other fields.
-void add_question(std::vector<FollowUp>& all, const Protocol& protocol, Command id,
+void add_question(std::vector<Prefetch>& all, const Protocol& protocol, Command id,
                   const std::string& fields);
 // As a client would write it.
 std::string make_request(Command id, const std::string& fields);
 
 // Of the request with these fields, which has got this reply.
-std::vector<FollowUp> follow_ups(const Protocol& protocol, const Rule& rule, View fields,
+std::vector<Prefetch> prefetches(const Protocol& protocol, const Rule& rule, View fields,
                                  View reply);
 
 }  // namespace dllm

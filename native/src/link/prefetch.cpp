@@ -1,4 +1,4 @@
-#include "follow_ups.h"
+#include "prefetch.h"
 
 #include <algorithm>
 
@@ -11,8 +11,8 @@ namespace {
 // A stock worker has a handful.
 constexpr std::uint32_t kDevicesMax = 16;
 
-std::vector<FollowUp> about_devices(const Protocol& protocol, std::uint32_t count) {
-  std::vector<FollowUp> all;
+std::vector<Prefetch> about_devices(const Protocol& protocol, std::uint32_t count) {
+  std::vector<Prefetch> all;
   for (std::uint32_t device = 0; device < std::min(count, kDevicesMax); ++device) {
     const std::string fields(reinterpret_cast<const char*>(&device), sizeof device);
     for (const Command id : {kGetAlignment, kGetMaxSize, kGetDeviceMemory}) {
@@ -23,10 +23,10 @@ std::vector<FollowUp> about_devices(const Protocol& protocol, std::uint32_t coun
 }
 
 // Where it is, and what it leaves. None: the worker had no room.
-std::vector<FollowUp> about_buffer(const Protocol& protocol, View fields, View reply) {
+std::vector<Prefetch> about_buffer(const Protocol& protocol, View fields, View reply) {
   if (load<std::uint64_t>(reply.data()) == 0) return {};
   const View device = fields.first(fields.size() - sizeof(std::uint64_t));
-  std::vector<FollowUp> all;
+  std::vector<Prefetch> all;
   add_question(all, protocol, kBufferGetBase,
                {reply.begin(), reply.begin() + sizeof(std::uint64_t)});
   add_question(all, protocol, kGetDeviceMemory, {device.begin(), device.end()});
@@ -42,16 +42,16 @@ std::string make_request(Command id, const std::string& fields) {
   return request + fields;
 }
 
-void add_question(std::vector<FollowUp>& all, const Protocol& protocol, Command id,
+void add_question(std::vector<Prefetch>& all, const Protocol& protocol, Command id,
                   const std::string& fields) {
   const Rule* rule = protocol.rule(id);
   if (rule == nullptr || rule->fields != fields.size()) return;
   all.push_back({make_request(id, fields), ReplyCache::key(*rule, view(fields))});
 }
 
-std::vector<FollowUp> follow_ups(const Protocol& protocol, const Rule& rule, View fields,
+std::vector<Prefetch> prefetches(const Protocol& protocol, const Rule& rule, View fields,
                                  View reply) {
-  std::vector<FollowUp> all;
+  std::vector<Prefetch> all;
   switch (rule.id) {
     case kHello:
       add_question(all, protocol, kDeviceCount, {});

@@ -1,5 +1,5 @@
-// What a session of a pair does so that a client need not wait: at the worker's end it asks ahead,
-// at the head's it answers what was told before.
+// What a session of a pair does so that a client need not wait: at the worker's end it prefetches
+// replies, at the head's it answers with them.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -24,15 +24,15 @@ bool Session::may_stay_here(Nanos now) {
   return policy_.is_starting(now);
 }
 
-bool Session::know(const Known& known) {
-  if (!ReplyCache::makes_sense(known)) return false;
+bool Session::keep_prefetched(const PrefetchedReply& prefetched) {
+  if (!ReplyCache::makes_sense(prefetched)) return false;
   const std::lock_guard lock(link_.mutex);
   if (protocol()) {
-    is_contradicted_ = is_contradicted_ || (greets_late_ && policy_.contradicts(known));
+    is_contradicted_ = is_contradicted_ || (greets_late_ && policy_.contradicts(prefetched));
     // Behind the question that led to it nothing was asked that could have changed it.
-    if (open_questions() <= 1) policy_.know(known, now_);
+    if (open_questions() <= 1) policy_.keep_prefetched(prefetched, now_);
   } else if (early_.size() < kEarlyMax) {
-    early_.push_back(known);
+    early_.push_back(prefetched);
   }
   return true;
 }
@@ -65,11 +65,11 @@ void Session::greet_late() {
 // reply: it knows what it asks next, and ours would come after that.
 void Session::follow(const Due& due, View payload) {
   const Rule& rule = *due.awaited.rule;
-  const bool can_ask = asks_ahead_ && !passthrough_ && protocol() && protocol()->is_exact() &&
+  const bool can_ask = prefetches_ && !passthrough_ && protocol() && protocol()->is_exact() &&
                        request_decoder_.is_between() && open_questions() == 0;
   if (!can_ask) return;
   const bool held = holds_replies();
-  std::ranges::move(follow_ups(*protocol(), rule, view(due.asked), payload),
+  std::ranges::move(prefetches(*protocol(), rule, view(due.asked), payload),
                     std::back_inserter(to_ask_));
   if (!held && holds_replies()) held_from_ = kept_ - part_;
 }
@@ -78,7 +78,7 @@ Outgoing Session::own_requests(Nanos now) {
   const std::lock_guard lock(link_.mutex);
   forget_sent();
   set_time(now);
-  for (FollowUp& each : std::exchange(to_ask_, {})) {
+  for (Prefetch& each : std::exchange(to_ask_, {})) {
     asking_ = std::move(each.key);
     request_decoder_.feed({reinterpret_cast<std::uint8_t*>(each.request.data()),
                            each.request.size()});
@@ -108,7 +108,7 @@ bool Session::own_answered(const Due& due, View payload) {
   --own_open_;
   policy_.replied(rule.id, due.buffer, {}, payload);
   found_.push_back({due.wanted, text_of(payload)});
-  const bool can_ask = asks_ahead_ && !passthrough_ && request_decoder_.is_between();
+  const bool can_ask = prefetches_ && !passthrough_ && request_decoder_.is_between();
   if (can_ask && open_questions() == 0) lead_on(due, payload);
   return !passthrough_;
 }
@@ -116,9 +116,9 @@ bool Session::own_answered(const Due& due, View payload) {
 // What our own question leads to.
 void Session::lead_on(const Due& due, View payload) {
   const Rule& rule = *due.awaited.rule;
-  std::vector<FollowUp> more = follow_ups(*protocol(), rule, view(due.asked), payload);
+  std::vector<Prefetch> more = prefetches(*protocol(), rule, view(due.asked), payload);
   // Who brings its greeting along has been told of memory, for this start.
-  const auto is_memory = [](const FollowUp& each) { return each.key[0] == kGetDeviceMemory; };
+  const auto is_memory = [](const Prefetch& each) { return each.key[0] == kGetDeviceMemory; };
   if (is_hurried_) std::erase_if(more, is_memory);
   std::ranges::move(more, std::back_inserter(to_ask_));
 }
@@ -130,7 +130,7 @@ std::vector<std::uint8_t> Session::take_held() {
 
 std::size_t Session::ready(View bytes) {
   const std::lock_guard lock(link_.mutex);
-  if (!asks_ahead_ || passthrough_ || bytes.empty()) return bytes.size();
+  if (!prefetches_ || passthrough_ || bytes.empty()) return bytes.size();
   if (holds_replies() && request_decoder_.is_between()) return 0;
   if (protocol()) return bytes.size();
   if (!request_decoder_.is_between()) return 1;

@@ -9,7 +9,7 @@
 #include "check.h"
 #include "sessions.h"
 
-namespace ahead {
+namespace prefetch_sessions {
 
 using namespace transcript;
 using namespace sessions;
@@ -82,7 +82,7 @@ struct Relays {
 
 // A client's connection through both.
 struct Connection {
-  explicit Connection(Relays& all) : relays(all) { far.ask_ahead(); }
+  explicit Connection(Relays& all) : relays(all) { far.enable_prefetch(); }
 
   // What the client gets; `crossed`: something went to the worker; `waited`: for the reply.
   std::string ask(std::string requests) {
@@ -112,7 +112,8 @@ struct Connection {
         waiting += text_of(far.replies(bytes_of(in), relays.now));
       }
       requests = text(far.own_requests(relays.now));
-      for (const dllm::Known& known : far.take_known()) CHECK(near.know(known));
+      for (const dllm::PrefetchedReply& prefetched : far.take_prefetched())
+        CHECK(near.keep_prefetched(prefetched));
       for (std::string piece : split(random, waiting)) {
         got += text_of(near.replies(bytes_of(piece), relays.now));
       }
@@ -186,4 +187,4 @@ inline std::string attention(std::uint32_t tokens, std::uint32_t cells) {
                          shaped(cache, 38), shaped({{cells, tokens, 1, 1}, {2, row, all, all}})});
 }
 
-}  // namespace ahead
+}  // namespace prefetch_sessions

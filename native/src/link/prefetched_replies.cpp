@@ -1,4 +1,4 @@
-#include "known.h"
+#include "prefetched_replies.h"
 
 #include <string_view>
 
@@ -22,10 +22,11 @@ std::string take_text(View& payload) {
 
 }  // namespace
 
-std::vector<std::vector<std::uint8_t>> encode_known(const std::vector<Known>& known) {
+std::vector<std::vector<std::uint8_t>> encode_prefetched(
+    const std::vector<PrefetchedReply>& replies) {
   std::vector<std::vector<std::uint8_t>> frames;
   std::vector<std::uint8_t> one;
-  for (const Known& each : known) {
+  for (const PrefetchedReply& each : replies) {
     one.clear();
     put_text(one, each.key);
     put_text(one, each.reply);
@@ -37,21 +38,22 @@ std::vector<std::vector<std::uint8_t>> encode_known(const std::vector<Known>& kn
   return frames;
 }
 
-std::uint8_t id_of(const Known& known) {
-  return known.key.empty() ? std::uint8_t{kCommands} : static_cast<std::uint8_t>(known.key[0]);
+std::uint8_t id_of(const PrefetchedReply& prefetched) {
+  return prefetched.key.empty() ? std::uint8_t{kCommands}
+                                : static_cast<std::uint8_t>(prefetched.key[0]);
 }
 
-std::size_t encoded_bytes(const Known& known) {
-  return 2 * sizeof(std::uint16_t) + known.key.size() + known.reply.size();
+std::size_t encoded_bytes(const PrefetchedReply& prefetched) {
+  return 2 * sizeof(std::uint16_t) + prefetched.key.size() + prefetched.reply.size();
 }
 
-std::vector<Known> decode_known(View payload) {
-  std::vector<Known> known;
+std::vector<PrefetchedReply> decode_prefetched(View payload) {
+  std::vector<PrefetchedReply> replies;
   while (!payload.empty()) {
     std::string key = take_text(payload);
-    known.push_back({std::move(key), take_text(payload)});
+    replies.push_back({std::move(key), take_text(payload)});
   }
-  return known;
+  return replies;
 }
 
 }  // namespace dllm::link

@@ -2,10 +2,10 @@
 // sessions of a connection, joined without a link.
 #include <map>
 
-#include "ahead.h"
 #include "link/size_guesses.h"
+#include "prefetch_sessions.h"
 
-using namespace ahead;
+using namespace prefetch_sessions;
 
 namespace {
 
@@ -147,8 +147,10 @@ TEST(what_was_told_before_another_question_is_not_believed_behind_it) {
   std::string asked = allocation_question() + allocation_question();
   loading.near.requests(bytes_of(asked), relays.now);
   const std::string device = bytes(std::uint32_t{0});
-  CHECK(loading.near.know({char(dllm::kGetDeviceMemory) + device, bytes(kFree, kTotal)}));
-  CHECK(loading.near.know({dllm::ReplyCache::base(dllm::view(bytes(kBuffer))), bytes(kBase)}));
+  CHECK(
+      loading.near.keep_prefetched({char(dllm::kGetDeviceMemory) + device, bytes(kFree, kTotal)}));
+  CHECK(loading.near.keep_prefetched(
+      {dllm::ReplyCache::base(dllm::view(bytes(kBuffer))), bytes(kBase)}));
   std::string given = reply(bytes(kBuffer, kBufferBytes)) + reply(bytes(kBuffer, kBufferBytes));
   loading.near.replies(bytes_of(given), relays.now);
   for (std::string each : {device_question(dllm::kGetDeviceMemory), address_question()}) {
@@ -234,14 +236,16 @@ TEST(answers_that_make_no_sense_are_none) {
   dllm::Link link("w", true, true);
   Session near(link);
   const std::string eight(8, '\1');
-  for (const dllm::Known& bad : {dllm::Known{"", eight}, dllm::Known{{dllm::kGetTensor}, eight},
-                                 dllm::Known{{dllm::kHello}, eight},
-                                 dllm::Known{{dllm::kGetAlignment}, eight + eight},
-                                 dllm::Known{{dllm::kDeviceCount}, ""},
-                                 dllm::Known{std::string(513, dllm::kGetAllocSize), eight}}) {
-    CHECK(!near.know(bad));
+  using dllm::PrefetchedReply;
+  for (const PrefetchedReply& bad :
+       {PrefetchedReply{"", eight}, PrefetchedReply{{dllm::kGetTensor}, eight},
+        PrefetchedReply{{dllm::kHello}, eight},
+        PrefetchedReply{{dllm::kGetAlignment}, eight + eight},
+        PrefetchedReply{{dllm::kDeviceCount}, ""},
+        PrefetchedReply{std::string(513, dllm::kGetAllocSize), eight}}) {
+    CHECK(!near.keep_prefetched(bad));
   }
-  CHECK(near.know({{dllm::kGetAlignment}, eight}));
+  CHECK(near.keep_prefetched({{dllm::kGetAlignment}, eight}));
 }
 
 TEST(sizes_for_few_tokens_are_asked_with_those_for_many) {
