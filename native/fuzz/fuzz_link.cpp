@@ -124,7 +124,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       end.take(bytes.substr(cut), now);
       act(end, role, numbers, now);
       // All that is kept may be sent anew, each time that the other end asks for it.
-      again += end.link.kept();
+      again += end.link.unacked();
       said += link_ends::taken(end.link.out()).size();
       demand(end.in.size() <= dllm::link::kPayloadMaxBytes + dllm::link::kHelloMaxBytes);
     }

@@ -359,21 +359,21 @@ TEST(what_the_other_end_has_is_kept_no_longer) {
     link.head.link.send(session, view(std::string(100'000, 'd')));
     link.settle();
     link.worker.link.grant(session, 0);
-    CHECK(link.head.link.kept() < 700'000);
+    CHECK(link.head.link.unacked() < 700'000);
   }
   for (const Nanos now : {kSecond, 2 * kSecond}) {
     link.head.link.tick(now);
     link.worker.link.tick(now);
     link.settle(now);
   }
-  CHECK(link.head.link.kept() < 100 && link.worker.link.kept() < 100);
+  CHECK(link.head.link.unacked() < 100 && link.worker.link.unacked() < 100);
 }
 
 TEST(an_end_that_cannot_resume_is_told_nothing_of_it) {
   Link link;
   link.head.link.send(link.head.link.open(), view("data"));
   link.head.link.tick(kSecond);
-  CHECK(!link.head.link.may_resume() && link.head.link.kept() == 0);
+  CHECK(!link.head.link.may_resume() && link.head.link.unacked() == 0);
   const std::string said = taken(link.head.link.out());
   CHECK(said.ends_with(std::string(4, '\0')));
   CHECK(check::contains(refusal(frame(kReceived, 0, "1234")), "was not asked to"));

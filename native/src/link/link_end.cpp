@@ -68,7 +68,7 @@ void LinkEnd::received(Queue& in, Nanos now) {
 
 // Whatever is said to one that is welcome is kept until it has it.
 void LinkEnd::say(FrameType type, std::uint32_t session, View payload) {
-  if (may_resume()) append_frame(kept_, type, session, payload);
+  if (may_resume()) append_frame(unacked_, type, session, payload);
   if (flows_now_ || !welcomed_) append_frame(out_, type, session, payload);
 }
 
@@ -92,7 +92,7 @@ void LinkEnd::resume(Queue& said) {
 
 void LinkEnd::take_welcome(const Frame& frame, Nanos now) {
   if (std::exchange(resumes_, false)) {
-    go_on(payload_as<std::uint64_t>(frame.payload));
+    retransmit(payload_as<std::uint64_t>(frame.payload));
   } else if (is_up_ || !frame.payload.empty()) {
     throw LinkBroken("the other end welcomed us out of turn");
   }
@@ -101,25 +101,25 @@ void LinkEnd::take_welcome(const Frame& frame, Nanos now) {
 }
 
 // All it has not received is sent again.
-void LinkEnd::go_on(std::uint64_t count) {
-  forget(count);
-  out_.append(kept_.all());
+void LinkEnd::retransmit(std::uint64_t count) {
+  drop_acked(count);
+  out_.append(unacked_.all());
   flows_now_ = true;
 }
 
 void LinkEnd::take_received(std::uint32_t count) {
   if (!uses(kResume)) throw LinkBroken("the other end tells what it received, and was not asked to");
-  const auto more = static_cast<std::int32_t>(count - static_cast<std::uint32_t>(forgotten_));
+  const auto more = static_cast<std::int32_t>(count - static_cast<std::uint32_t>(acked_));
   // What is sent again tells of an earlier time.
-  if (more > 0) forget(forgotten_ + static_cast<std::uint32_t>(more));
+  if (more > 0) drop_acked(acked_ + static_cast<std::uint32_t>(more));
 }
 
-void LinkEnd::forget(std::uint64_t count) {
-  if (count < forgotten_ || count - forgotten_ > kept_.size()) {
+void LinkEnd::drop_acked(std::uint64_t count) {
+  if (count < acked_ || count - acked_ > unacked_.size()) {
     throw LinkBroken("the other end received what was never sent");
   }
-  kept_.drop(count - forgotten_);
-  forgotten_ = count;
+  unacked_.drop(count - acked_);
+  acked_ = count;
 }
 
 std::uint32_t LinkEnd::tell_received() {

@@ -56,7 +56,7 @@ class LinkEnd {
   Queue& out() { return out_; }
   [[nodiscard]] std::size_t waiting() const { return out_.size(); }
   // What it has not told to have received; where a link cannot go on, nothing.
-  [[nodiscard]] std::size_t kept() const { return kept_.size(); }
+  [[nodiscard]] std::size_t unacked() const { return unacked_.size(); }
   // What came from it. Throws LinkBroken; nothing of this link is to be used then.
   void received(Queue& in, Nanos now);
   // To be called at `next_tick` and whenever something happens: pings.
@@ -124,9 +124,9 @@ class LinkEnd {
   void say(FrameType type, std::uint32_t session, View payload);
   void handle(const Frame& frame, Nanos now);
   void take_welcome(const Frame& frame, Nanos now);
-  void go_on(std::uint64_t count);
+  void retransmit(std::uint64_t count);
   void take_received(std::uint32_t count);
-  void forget(std::uint64_t count);
+  void drop_acked(std::uint64_t count);
   std::uint32_t tell_received();
   void pong(View payload, Nanos now);
   void take_open(std::uint32_t session);
@@ -149,8 +149,8 @@ class LinkEnd {
   bool resumes_ = false;  // the other end's WELCOME over this connection is due
   std::uint64_t token_ = 0;
   // Bytes of frames behind the first WELCOME. Those sent stay until the other end has them.
-  Queue kept_;
-  std::uint64_t forgotten_ = 0;  // of those sent, in front of `kept_`
+  Queue unacked_;
+  std::uint64_t acked_ = 0;  // of those sent, in front of `unacked_`
   std::uint64_t received_ = 0;
   std::uint64_t told_ = 0;  // of those received
   std::uint64_t features_ = 0;

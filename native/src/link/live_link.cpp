@@ -84,7 +84,7 @@ void LiveLink::take_in(Nanos now) {
 }
 
 void LiveLink::judge(Nanos now) {
-  if (untaken() > kUntakenMost || end_.kept() > kUntakenMost) {
+  if (untaken() > kUntakenMost || end_.unacked() > kUntakenMost) {
     throw LinkBroken("the other end asks and takes no answer");
   }
   const Nanos delayed = pretended(lab_.get());

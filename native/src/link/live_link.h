@@ -48,7 +48,7 @@ class LiveLink {
   // Beyond, sessions wait, so that pings do not.
   static constexpr std::size_t kBacklogMax = 256 << 10;
   // Likewise of what the other end has not told to have received.
-  static constexpr std::size_t kKeptMax = 4 << 20;
+  static constexpr std::size_t kUnackedMax = 4 << 20;
 
   LiveLink(UniqueFd fd, std::unique_ptr<TransportSecurity> security, const Hello& own,
            LinkOwner& owner, const Lab& lab, Nanos patience);
@@ -83,7 +83,7 @@ class LiveLink {
   [[nodiscard]] std::size_t room(std::uint32_t session) const;
   // Whether more that needs no credit may be sent without pings standing behind it.
   [[nodiscard]] bool has_room() const {
-    return untaken() < kBacklogMax && end_.kept() < kKeptMax;
+    return untaken() < kBacklogMax && end_.unacked() < kUnackedMax;
   }
 
  private:
