@@ -167,8 +167,8 @@ mutants: setup ## Plant sampled faults in the Python code, and show those that n
 
 refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
 	$(CONFIGURED)
-	$(CMAKE_BUILD) $(NATIVE_BUILD) --target judge
-	$(BIN)/python -m tools.refusals $(NATIVE_BUILD)/tests/judge $(REFUSALS)
+	$(CMAKE_BUILD) $(NATIVE_BUILD) --target refuse_requests
+	$(BIN)/python -m tools.refusals $(NATIVE_BUILD)/tests/refuse_requests $(REFUSALS)
 	DLLM_REFUSALS=$$(($(REFUSALS) / 1000)) $(BIN)/pytest tests/native/test_relay_refusals.py $(PYTEST_ARGS)
 
 # $(call packages,PROGRAMS,PACKAGES): where root and apt can, install what is not there.

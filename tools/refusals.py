@@ -1,9 +1,9 @@
 """Very many different requests of every refused class, judged by the relay's own code.
 
-Run as ``python -m tools.refusals JUDGE COUNT [SEED]``, JUDGE being the program of
-``native/tests``; without a seed, others in every run. Handles and addresses are those
-of a stock worker. Of a refused request nothing whole may go on to it; that such a
-worker then lives is tried with a connection for each, so with fewer, by
+Run as ``python -m tools.refusals PROGRAM COUNT [SEED]``, PROGRAM being
+``refuse_requests`` of ``native/tests``; without a seed, others in every run. Handles and
+addresses are those of a stock worker. Of a refused request nothing whole may go on to
+it; that such a worker then lives is tried with a connection for each, so with fewer, by
 ``test_relay_refusals``.
 """
 
@@ -31,7 +31,7 @@ VERSIONS = "7.0.0", "8.0.0"
 
 
 class Noting(socket.socket):
-    """Remembers what passes, as ``judge`` reads it."""
+    """Remembers what passes, as ``refuse_requests`` reads it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,10 +52,14 @@ def message(kind: bytes, data: bytes) -> bytes:
 
 
 def judged(
-    judge: Path, noted: bytes, made: Callable[[Given], bytes], given: Given, count: int
+    program: Path,
+    noted: bytes,
+    made: Callable[[Given], bytes],
+    given: Given,
+    count: int,
 ) -> str:
     with subprocess.Popen(
-        [judge], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdin
         assert process.stdout
@@ -74,7 +78,7 @@ def tell(*lines: str) -> None:
     sys.stdout.flush()
 
 
-def judge_all(judge: Path, version: str, count: int, work: Path) -> bool:
+def judge_all(program: Path, version: str, count: int, work: Path) -> bool:
     began = time.monotonic()
     wrong = []
     with ExitStack() as stack:
@@ -84,7 +88,7 @@ def judge_all(judge: Path, version: str, count: int, work: Path) -> bool:
         given = Given(client, version)
         classes = of_version(version)
         for name, made in classes.items():
-            said = judged(judge, client.noted, made, given, count)
+            said = judged(program, client.noted, made, given, count)
             wrong += [f"{version}: {name}: {said}"] if said != str(count) else []
     took_s = time.monotonic() - began
     right = len(classes) - len(wrong)
@@ -96,7 +100,7 @@ def judge_all(judge: Path, version: str, count: int, work: Path) -> bool:
 
 def main() -> None:
     """Judge the classes of one version after the other, in processes of their own."""
-    judge, count = Path(sys.argv[1]).resolve(), int(sys.argv[2])
+    program, count = Path(sys.argv[1]).resolve(), int(sys.argv[2])
     seed = int(sys.argv[3]) if sys.argv[3:] else random.randrange(1 << 32)
     tell(f"seed {seed}")
     random.seed(seed)
@@ -104,7 +108,7 @@ def main() -> None:
     for version in VERSIONS:
         if (child := os.fork()) == 0:
             with tempfile.TemporaryDirectory() as work:
-                os._exit(not judge_all(judge, version, count, Path(work)))
+                os._exit(not judge_all(program, version, count, Path(work)))
         children.append(child)
     results = [os.waitpid(child, 0)[1] for child in children]
     sys.exit(any(results))

@@ -35,7 +35,7 @@ dllm::Bytes bytes_of(std::string& text) {
 
 // What of a request went on to the worker before it was refused; all of it when it was not.
 std::size_t passed(std::vector<Message> greeting, std::string request) {
-  dllm::Link link("judge", false, true);
+  dllm::Link link("w", false, true);
   dllm::Session session(link);
   for (Message& message : greeting) {
     if (message.kind == 'U') session.requests(bytes_of(message.bytes), 1);
