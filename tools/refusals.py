@@ -1,10 +1,10 @@
 """Very many different requests of every refused class, judged by the relay's own code.
 
 Run as ``python -m tools.refusals PROGRAM COUNT [SEED]``, PROGRAM being
-``refuse_requests`` of ``native/tests``; without a seed, others in every run. Handles and
-addresses are those of a stock worker. Of a refused request nothing whole may go on to
-it; that such a worker then lives is tried with a connection for each, so with fewer, by
-``test_relay_refusals``.
+``refuse_requests`` of ``native/tests``; without a seed, others in every run. Handles
+and addresses are those of a stock worker. Of a refused request nothing whole may go on
+to it; that such a worker then lives is tried with a connection for each, so with fewer,
+by ``test_relay_refusals``.
 """
 
 from __future__ import annotations
