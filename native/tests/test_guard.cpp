@@ -133,13 +133,14 @@ TEST(more_than_the_tensor_holds_is_refused) {
   CHECK(dllm::extent(dllm::Tensor(reinterpret_cast<const std::uint8_t*>(tensor(q4).data()))) == 8);
 }
 
-TEST(rows_that_make_no_sense_are_refused) {
+TEST(rows_that_no_tensor_has_are_refused) {
   const TensorSpec last = row_of(64);
-  const std::string nonsense = "rows that make no sense";
-  CHECK(refused(k8, rows(dllm::kGetTensor2d, last, 0, 0, 1, 8), nonsense));
-  CHECK(refused(k8, rows(dllm::kGetTensor2d, last, 0, 8, 0, 8), nonsense));
-  CHECK(refused(k8, rows(dllm::kGetTensor2d, last, 0, 8, 1 << 30, 0), nonsense));
-  CHECK(refused(k8, rows(dllm::kGetTensor2d, last, 0, 8, kWrapping, kWrapping / 2), nonsense));
+  const std::string empty = "rows without data", overlap = "rows overlap";
+  CHECK(refused(k8, rows(dllm::kGetTensor2d, last, 0, 0, 1, 8), empty));
+  CHECK(refused(k8, rows(dllm::kGetTensor2d, last, 0, 8, 0, 8), empty));
+  CHECK(refused(k8, rows(dllm::kGetTensor2d, last, 0, 8, 1 << 30, 0), overlap));
+  CHECK(refused(k8, rows(dllm::kGetTensor2d, last, 0, 8, 2, 7), overlap));
+  CHECK(refused(k8, rows(dllm::kGetTensor2d, last, 0, 8, kWrapping, kWrapping / 2), "wrap around"));
   CHECK(refused(k8, rows(dllm::kSetTensor2d, last, 0, 8, 2, 8, "short"), "not the data"));
 }
 

@@ -116,15 +116,18 @@ struct Rows {
         count(load<std::uint64_t>(at + 16)),
         stride(load<std::uint64_t>(at + 24)) {}
 
-  // From the first to behind the last byte; none when it makes no sense. Rows that overlap make
-  // none: a worker would reserve what no tensor holds.
-  [[nodiscard]] std::optional<std::uint64_t> span() const {
-    const bool sensible = size > 0 && count > 0 && (count == 1 || stride >= size);
-    const std::uint64_t steps = count - 1;
-    if (!sensible || (steps > 0 && steps > (~std::uint64_t{0} - size) / stride)) return {};
-    return steps * stride + size;
+  // Why no worker may get them, or null. For rows that overlap it would reserve what no tensor
+  // holds.
+  [[nodiscard]] const char* refuses() const {
+    if (size == 0 || count == 0) return "rows without data";
+    if (count == 1) return nullptr;
+    if (stride < size) return "rows overlap: their stride is below the row size";
+    const bool wraps = count - 1 > (~std::uint64_t{0} - size) / stride;
+    return wraps ? "rows wrap around" : nullptr;
   }
-  // Modulo 2^64, as `span` refuses what is more.
+  // From the first to behind the last byte, where `refuses` is null.
+  [[nodiscard]] std::uint64_t span() const { return (count - 1) * stride + size; }
+  // Modulo 2^64, as `refuses` has what is more.
   [[nodiscard]] std::uint64_t bytes() const { return size * count; }
 };
 
@@ -273,8 +276,9 @@ const char* Guard::refuses_access(const Request& request, View fields) {
       if (Rows(after).bytes() != data_bytes) return "rows that are not the data";
       [[fallthrough]];
     case kGetTensor2d: {
-      const std::optional<std::uint64_t> span = Rows(after).span();
-      return span ? refuses_part(tensor, offset, *span) : "rows that make no sense";
+      const Rows rows(after);
+      const char* reason = rows.refuses();
+      return reason ? reason : refuses_part(tensor, offset, rows.span());
     }
     default:
       return nullptr;
