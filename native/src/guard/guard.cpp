@@ -263,13 +263,13 @@ const char* Guard::refuses_access(const Request& request, View fields) {
   const std::uint8_t* after = fields.data() + kTensorBytes;
   const Tensor tensor(fields.data());
   const std::uint64_t data_bytes = request.size - fields.size();
-  const std::uint64_t offset = load<std::uint64_t>(after);
+  const std::uint64_t offset = tensor_offset(request.rule->id, fields);
   switch (request.rule->id) {
     case kGetTensor:
     case kMemsetTensor:
       return refuses_part(tensor, offset, load<std::uint64_t>(after + 8));
-    case kSetTensor:  // its offset is the last field, behind a flag since 7.0
-      return refuses_part(tensor, load<std::uint64_t>(&fields[fields.size() - 8]), data_bytes);
+    case kSetTensor:
+      return refuses_part(tensor, offset, data_bytes);
     case kSetTensorHash:  // how much that is, only the worker knows
       return refuses_part(tensor, offset, 0);
     case kSetTensor2d:

@@ -178,15 +178,15 @@ bool Session::fields(const Request& request, View fields) {
   return true;
 }
 
-// The data of a tensor; the offset is the last field. The head must be here in one piece: it is not
-// where the version came in the middle of it.
+// The data of a tensor. The head must be here in one piece: it is not where the version came in the
+// middle of it.
 bool Session::detaches(const Request& request, View fields) {
   if (!weights_ || !is_one_of(request.rule->id, {kSetTensor, kSetTensor2d})) return false;
   if (!protocol() || !holding_ || request.rule->id != kSetTensor) {
     weights_->passes(Tensor(fields.data()));
     return false;
   }
-  const auto offset = load<std::uint64_t>(&fields[fields.size() - sizeof(std::uint64_t)]);
+  const std::uint64_t offset = tensor_offset(request.rule->id, fields);
   return weights_->takes(Tensor(fields.data()), offset, request.size - fields.size());
 }
 
@@ -252,7 +252,7 @@ void Session::say(const std::string& payload) {
 bool Session::answer_hash(const Rule& rule) {
   const View asked = View(pending_).subspan(held_at_ + kRequestHeaderBytes);
   const std::vector<std::uint8_t> fields(asked.begin(), asked.end());
-  const auto offset = load<std::uint64_t>(&fields[kTensorBytes]);
+  const std::uint64_t offset = tensor_offset(rule.id, fields);
   const auto hash = load<std::uint64_t>(&fields[kTensorBytes + sizeof offset]);
   if (offset != 0) return false;
   const std::optional<std::uint64_t> bytes = weights_->recalls(Tensor(fields.data()), hash);

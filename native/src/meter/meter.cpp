@@ -74,9 +74,7 @@ bool Meter::fields(const Request& request, View fields, std::uint64_t reply) {
 void Meter::note_input(const Request& request, View fields) {
   const Tensor tensor(fields.data());
   if (state_buffers_.contains(tensor.buffer())) return link_.passes.discard();
-  const bool in_rows = request.rule->id == kSetTensor2d;
-  const std::size_t offset_at = in_rows ? kTensorBytes : fields.size() - sizeof(std::uint64_t);
-  link_.passes.set(opened_time_, tensor, load<std::uint64_t>(fields.data() + offset_at),
+  link_.passes.set(opened_time_, tensor, tensor_offset(request.rule->id, fields),
                    request.size - fields.size());
 }
 

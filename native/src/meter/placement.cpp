@@ -99,9 +99,7 @@ void Placement::request(const Request& request, View fields) {
   const auto part = tensor.op() == Tensor::kNoOp ? part_of(tensor.name()) : std::nullopt;
   // A tensor that comes in slices counts with the first.
   const bool is_hash = id == kSetTensorHash;
-  const std::size_t offset_at =
-      is_hash ? kTensorBytes : fields.size() - (id == kSetTensor ? 8 : 32);
-  const bool begins = load<std::uint64_t>(&fields[offset_at]) == 0;
+  const bool begins = tensor_offset(id, fields) == 0;
   const std::uint64_t bytes = is_hash ? stored_bytes(tensor) : request.size - fields.size();
   std::optional<Weight> weight;
   if (part) weight = Weight{tensor.buffer(), *part, {begins ? 1U : 0U, bytes}};

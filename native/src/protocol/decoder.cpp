@@ -224,6 +224,13 @@ void ReplyDecoder::lose(const char* reason) {
   sink_.reply_lost(reason);
 }
 
+// It follows the tensor; in SET_TENSOR it is the last field, behind a flag since 7.0.
+std::uint64_t tensor_offset(std::uint8_t id, View fields) {
+  const bool is_last = id == kSetTensor;
+  return load<std::uint64_t>(
+      &fields[is_last ? fields.size() - sizeof(std::uint64_t) : kTensorBytes]);
+}
+
 std::uint64_t reply_bytes(const Rule& rule, View fields) {
   switch (rule.reply_kind) {
     case Reply::kTensor:

@@ -148,6 +148,9 @@ class ReplyDecoder {
 // Whether a request of this kind can have a payload of this size.
 bool size_fits(const Rule& rule, std::uint64_t size);
 
+// Where in its tensor the data begin that a request sets, gets or names by their hash.
+std::uint64_t tensor_offset(std::uint8_t id, View fields);
+
 // Bytes of the reply that this request asks for.
 std::uint64_t reply_bytes(const Rule& rule, View fields);
 
