@@ -318,7 +318,7 @@ TEST(a_tensor_without_bytes_is_no_reference_and_disturbs_none) {
   dllm::link::HeadWeights weights{here.home, {}, {}};
   for (auto& message : dllm::weights::encode_list(there.home.list())) weights.listing.add(message);
   link_ends::Link link(dllm::link::kHome);
-  dllm::link::RequestStream up(weights);
+  dllm::link::RequestSender up(weights);
   up.begin(link.head.link);
   const auto sums = models::sums_of(models::opened({models::gguf({none, some})}));
   const auto recalls = [&](const Made& made, std::size_t i) {

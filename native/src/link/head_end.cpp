@@ -38,7 +38,7 @@ struct HeadEnd::Served {
       : client(std::move(client_fd)), up(weights), session(link, &up) {}
 
   LocalSocket client;
-  RequestStream up;
+  RequestSender up;
   Session session;
   bool begun = false;    // the link is up
   std::uint32_t id = 0;  // of its session; 0: nothing has to cross yet
@@ -242,7 +242,7 @@ void HeadEnd::take_looked() {
 }
 
 void HeadEnd::push_up(LiveLink& link) {
-  RequestStream& up = served_->up;
+  RequestSender& up = served_->up;
   up.push(link);
   const bool waits = !up.is_done() || (up.room(link) == 0 && !served_->up_ended);
   if (!waits) link_.sending_since = 0;

@@ -8,7 +8,7 @@
 #include "link.h"
 #include "local_socket.h"
 #include "reconnect.h"
-#include "request_stream.h"
+#include "request_sender.h"
 #include "weight_report.h"
 #include "weights/chunk_reader.h"
 #include "worker_transport.h"

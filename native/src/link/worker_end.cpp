@@ -82,7 +82,7 @@ bool WorkerEnd::wait(int stop, Nanos now) {
     // What was just sent has made room, or the one before has.
     const bool sends = link && !first.back.empty() && link->room(first.id) > 0;
     const bool goes_on =
-        sends || (first.connected && first.inbound.can_look() && reader_.has_room());
+        sends || (first.connected && first.receiver.can_look() && reader_.has_room());
     if (goes_on || !first.worker) due = now;
   }
   wait_until(waits, due - now);
@@ -95,21 +95,21 @@ WorkerEnd::Served* WorkerEnd::find(std::uint32_t session) {
 }
 
 void WorkerEnd::opened(std::uint32_t session) {
-  InboundQueue& inbound = served_.emplace_back(session, ++opened_).inbound;
+  RequestReceiver& receiver = served_.emplace_back(session, ++opened_).receiver;
   const LinkEnd& end = connections_.link()->end();
-  if (end.uses(kCompression)) inbound.use_compression();
-  if (end.uses(kHome)) inbound.use_models(home_, counts_);
+  if (end.uses(kCompression)) receiver.use_compression();
+  if (end.uses(kHome)) receiver.use_models(home_, counts_);
 }
 
 void WorkerEnd::arrived(std::uint32_t session, Bytes data) {
-  if (Served* served = find(session)) served->inbound.arrived(data);
+  if (Served* served = find(session)) served->receiver.arrived(data);
 }
 
 void WorkerEnd::told(std::uint32_t session, Bytes message) {
   Served* served = find(session);
   if (!served) return;
   try {
-    served->inbound.told(message);
+    served->receiver.told(message);
   } catch (const weights::BadMessage& error) {
     refuse(*served, error.what());
     forget_uncalled();
@@ -117,7 +117,7 @@ void WorkerEnd::told(std::uint32_t session, Bytes message) {
 }
 
 void WorkerEnd::finished(std::uint32_t session) {
-  if (Served* served = find(session)) served->inbound.finish();
+  if (Served* served = find(session)) served->receiver.finish();
 }
 
 void WorkerEnd::was_reset(std::uint32_t session, const std::string&) {
@@ -160,7 +160,7 @@ void WorkerEnd::greeted(const Hello& other) {
 // dies when it cannot send.
 void WorkerEnd::abandon(Served& served) {
   served.id = 0;
-  served.inbound.clear();
+  served.receiver.clear();
   served.back.clear();
   if (served.connected) served.worker->finish_now();
 }
@@ -193,7 +193,7 @@ bool WorkerEnd::serve(Served& served, Nanos now) {
   take_arriving(served);
   push_back(served);
   LiveLink* link = connections_.link();
-  if (link && served.id) link->end().grant(served.id, served.inbound.waiting());
+  if (link && served.id) link->end().grant(served.id, served.receiver.waiting());
   const bool ended = served.worker->ended() || served.worker->broken();
   if (ended && served.id) served.back.append(served.session->take_held());
   if (!ended || !served.back.empty()) return true;
@@ -231,22 +231,22 @@ void WorkerEnd::await_connection(Served& served, Nanos now) {
 void WorkerEnd::take_arriving(Served& served) {
   try {
     while (served.worker->waiting() < kUntakenMax) {
-      const Bytes all = served.inbound.next();
+      const Bytes all = served.receiver.next();
       const Bytes requests = all.first(served.session->ready(all));
       if (requests.empty()) break;
       forward(served, requests);
       if (served.id == 0) return;
-      served.inbound.taken(requests.size());
+      served.receiver.taken(requests.size());
     }
   } catch (const weights::BadMessage& error) {
     return refuse(served, error.what());
   }
-  if (served.inbound.is_over() && served.id) end_input(served);
+  if (served.receiver.is_over() && served.id) end_input(served);
 }
 
 void WorkerEnd::look(Served& served) {
-  while (served.id != 0 && served.inbound.can_look() && reader_.has_room()) {
-    weights::Look next = served.inbound.next_look();
+  while (served.id != 0 && served.receiver.can_look() && reader_.has_room()) {
+    weights::Look next = served.receiver.next_look();
     next.asker = served.number;
     reader_.ask(std::move(next));
   }
@@ -259,7 +259,7 @@ void WorkerEnd::take_looked() {
     const auto served = std::ranges::find(served_, look->asker, &Served::number);
     if (!link || served == served_.end() || served->id == 0) continue;
     weights::Message answer{.kind = weights::Message::Kind::kAnswer};
-    answer.have = served->inbound.looked(std::move(*look));
+    answer.have = served->receiver.looked(std::move(*look));
     link->end().send_home(served->id, encode(answer));
   }
 }

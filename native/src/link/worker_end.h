@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "inbound_queue.h"
 #include "link.h"
 #include "local_socket.h"
 #include "reconnect.h"
+#include "request_receiver.h"
 #include "session.h"
 #include "weight_report.h"
 #include "weights/chunk_reader.h"
@@ -34,7 +34,7 @@ class WorkerEnd final : private ReconnectorOwner {
     Served(std::uint32_t session_id, std::uint64_t count) : id(session_id), number(count) {}
     std::uint32_t id;  // of its session; 0: that is over, but replies are still due
     const std::uint64_t number;  // no other has it, of another link neither
-    InboundQueue inbound;
+    RequestReceiver receiver;
     std::unique_ptr<LocalSocket> worker;
     std::unique_ptr<Session> session;
     Queue back;              // from the rpc-server, waiting for credit

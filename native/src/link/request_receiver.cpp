@@ -1,15 +1,16 @@
-#include "inbound_queue.h"
+#include "request_receiver.h"
 
 #include <algorithm>
 
 namespace dllm::link {
 
-void InboundQueue::use_models(const weights::ResidentWeights& home, weights::WeightCounts& counts) {
+void RequestReceiver::use_models(const weights::ResidentWeights& home,
+                                 weights::WeightCounts& counts) {
   receiver_.emplace(home, counts);
 }
 
 // What is needed was asked for: what came before may wait for it.
-void InboundQueue::told(View message) {
+void RequestReceiver::told(View message) {
   if (!receiver_) return;
   const weights::Message said = weights::decode(message);
   if (said.kind == weights::Message::Kind::kNeeded) return receiver_->take(said);
@@ -19,14 +20,14 @@ void InboundQueue::told(View message) {
   queue_.append_message(message);
 }
 
-Bytes InboundQueue::next() {
+Bytes RequestReceiver::next() {
   if (requests_.empty()) feed();
   const Bytes all =
       requests_.empty() && receiver_ ? receiver_->ready() : Bytes(requests_).subspan(taken_);
   return all.first(std::min(all.size(), kAheadMax));
 }
 
-void InboundQueue::taken(std::size_t count) {
+void RequestReceiver::taken(std::size_t count) {
   if (requests_.empty()) return receiver_->written(count);
   taken_ += count;
   if (taken_ < requests_.size()) return;
@@ -34,7 +35,7 @@ void InboundQueue::taken(std::size_t count) {
   taken_ = 0;
 }
 
-void InboundQueue::feed() {
+void RequestReceiver::feed() {
   while (has_room()) {
     if (!has_more() && queue_.message_is_next()) {
       receiver_->take(weights::decode(queue_.take_message()));
@@ -52,7 +53,7 @@ void InboundQueue::feed() {
 }
 
 // Of these bytes as many as may be; what they stand for is then in `decompressed_`.
-void InboundQueue::decompress(Bytes bytes) {
+void RequestReceiver::decompress(Bytes bytes) {
   decompressed_.clear();
   if (!decompressor_) {
     bytes = bytes.first(std::min(bytes.size(), kAheadMax));
@@ -64,16 +65,16 @@ void InboundQueue::decompress(Bytes bytes) {
 }
 
 // Requests that go directly are handed out before anything else is looked at.
-bool InboundQueue::has_room() const {
+bool RequestReceiver::has_room() const {
   return requests_.empty() && (!receiver_ || receiver_->literal_bytes() < kAheadMax);
 }
 
-bool InboundQueue::is_over() const {
+bool RequestReceiver::is_over() const {
   return finished_ && queue_.empty() && !has_more() && requests_.empty() &&
          (!receiver_ || receiver_->empty());
 }
 
-void InboundQueue::clear() {
+void RequestReceiver::clear() {
   queue_.clear();
   requests_.clear();
   taken_ = 0;

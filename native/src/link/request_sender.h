@@ -22,9 +22,9 @@ struct HeadWeights {
   weights::WeightCounts counts;
 };
 
-class RequestStream final : public Weights {
+class RequestSender final : public Weights {
  public:
-  explicit RequestStream(HeadWeights& weights) : weights_(weights) {}
+  explicit RequestSender(HeadWeights& weights) : weights_(weights) {}
 
   // The link is up, with these features.
   void begin(const LinkEnd& end);

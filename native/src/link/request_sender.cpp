@@ -1,4 +1,4 @@
-#include "request_stream.h"
+#include "request_sender.h"
 
 #include <algorithm>
 #include <utility>
@@ -34,12 +34,12 @@ bool is_weight(Tensor tensor) {
 
 }  // namespace
 
-void RequestStream::begin(const LinkEnd& end) {
+void RequestSender::begin(const LinkEnd& end) {
   if (end.uses(kCompression)) compressor_.emplace();
   if (end.uses(kHome)) sender_.emplace(weights_.counts, &weights_.own, end.uses(kStrong));
 }
 
-std::size_t RequestStream::room(const LiveLink& link) const {
+std::size_t RequestSender::room(const LiveLink& link) const {
   if (up_.size() >= kHeldMax) return 0;
   const std::size_t room = session_ ? link.room(session_) : LinkEnd::kWindowBytes;
   if (!sender_) return room;
@@ -49,7 +49,7 @@ std::size_t RequestStream::room(const LiveLink& link) const {
 }
 
 // What is not understood could be a hole of a sparse file, sent as a weight.
-void RequestStream::check_read(std::size_t bytes) {
+void RequestSender::check_read(std::size_t bytes) {
   if (!weights_.own.has_holes()) return;
   unversioned_bytes_ += version_ ? 0 : bytes;
   const bool is_known = version_ ? *version_ >= kSparseLeast : unversioned_bytes_ <= kGreetingMax;
@@ -59,7 +59,7 @@ void RequestStream::check_read(std::size_t bytes) {
       "everything must be");
 }
 
-void RequestStream::take(const Outgoing& out, LiveLink& link) {
+void RequestSender::take(const Outgoing& out, LiveLink& link) {
   check_read(out.worker.size());
   std::size_t at = 0;
   for (const Detached& each : out.detached) {
@@ -71,7 +71,7 @@ void RequestStream::take(const Outgoing& out, LiveLink& link) {
 }
 
 // Data of a tensor that is referred to, and requests behind them.
-void RequestStream::pass(View bytes, LiveLink& link) {
+void RequestSender::pass(View bytes, LiveLink& link) {
   if (sender_ && sender_->lacks_bytes() > 0) {
     const View data = bytes.first(std::min<std::uint64_t>(bytes.size(), sender_->lacks_bytes()));
     sender_->add(data);
@@ -81,38 +81,38 @@ void RequestStream::pass(View bytes, LiveLink& link) {
   if (!bytes.empty()) requests(bytes, link);
 }
 
-void RequestStream::requests(View bytes, LiveLink& link) {
+void RequestSender::requests(View bytes, LiveLink& link) {
   if (!compressor_) return send_or_hold(bytes, link);
   compressed_.clear();
   compressor_->requests(bytes, compressed_);
   send_or_hold(compressed_, link);
 }
 
-void RequestStream::flush(LiveLink& link) {
+void RequestSender::flush(LiveLink& link) {
   if (!compressor_) return;
   compressed_.clear();
   compressor_->flush(compressed_);
   send_or_hold(compressed_, link);
 }
 
-void RequestStream::send_or_hold(View bytes, LiveLink& link) {
+void RequestSender::send_or_hold(View bytes, LiveLink& link) {
   if (bytes.empty()) return;
   up_.empty() && link.room(session_) >= bytes.size() ? send(bytes, link) : up_.append(bytes);
 }
 
-void RequestStream::send(View bytes, LiveLink& link) {
+void RequestSender::send(View bytes, LiveLink& link) {
   link.end().send(session_, bytes);
   if (compressor_) compressor_->runs().take(bytes.size(), link.given());
 }
 
 // Whatever led to it, it is about the data of a SET_TENSOR.
-void RequestStream::send_home(View message, LiveLink& link) {
+void RequestSender::send_home(View message, LiveLink& link) {
   if (!link.end().has(session_)) return;
   link.end().send_home(session_, message);
   link.given()[kSetTensor] += message.size();
 }
 
-void RequestStream::head(View head) {
+void RequestSender::head(View head) {
   compressed_.clear();
   if (compressor_) compressor_->head(head, compressed_);
   up_.append(compressor_ ? View(compressed_) : head);
@@ -121,28 +121,28 @@ void RequestStream::head(View head) {
   collect();
 }
 
-void RequestStream::refer(const Decided& decided) {
+void RequestSender::refer(const Decided& decided) {
   if (decided.hole != nullptr) return sender_->begin(*decided.hole);
   decided.recalled ? sender_->recall(decided.key, *decided.recalled) : sender_->begin(decided.key);
 }
 
 // What the chunk sender has to say keeps its place.
-void RequestStream::collect() {
+void RequestSender::collect() {
   while (sender_->has_message()) up_.append_message(encode(sender_->next()));
 }
 
-void RequestStream::push(LiveLink& link) {
+void RequestSender::push(LiveLink& link) {
   while (push_next(link)) continue;
 }
 
-bool RequestStream::can_push(const LiveLink& link) const {
+bool RequestSender::can_push(const LiveLink& link) const {
   if (!link.has_room()) return false;
   const bool is_needed = sender_ && sender_->has_next();
   return is_needed || up_.message_is_next() || (up_.size() > 0 && link.room(session_) > 0);
 }
 
 // What is needed goes first: all else may wait for it at the other end.
-bool RequestStream::push_next(LiveLink& link) {
+bool RequestSender::push_next(LiveLink& link) {
   if (!can_push(link)) return false;
   if (sender_ && sender_->has_next()) {
     send_home(encode(sender_->next()), link);
@@ -157,11 +157,11 @@ bool RequestStream::push_next(LiveLink& link) {
   return true;
 }
 
-bool RequestStream::is_done() const {
+bool RequestSender::is_done() const {
   return up_.empty() && (!sender_ || sender_->is_done());
 }
 
-void RequestStream::told(View message) {
+void RequestSender::told(View message) {
   const weights::Message answer = weights::decode(message);
   const bool is_answer = sender_ && answer.kind == weights::Message::Kind::kAnswer;
   if (!is_answer) throw weights::BadMessage("the worker's relay says what only a head says");
@@ -169,8 +169,8 @@ void RequestStream::told(View message) {
 }
 
 // A hole goes by what it stands for, whole, or not at all.
-void RequestStream::check_hole(const weights::TensorPlace& hole, const weights::TensorKey& key,
-                          std::uint64_t offset) const {
+void RequestSender::check_hole(const weights::TensorPlace& hole, const weights::TensorKey& key,
+                               std::uint64_t offset) const {
   const std::string& name = hole.key.name;
   if (offset != 0 || key != hole.key) {
     throw weights::ModelError(name +
@@ -188,11 +188,11 @@ void RequestStream::check_hole(const weights::TensorPlace& hole, const weights::
 }
 
 // llama-server reads what lies at the path now: that may have other holes than what we know of.
-void RequestStream::check_files(Tensor tensor) const {
+void RequestSender::check_files(Tensor tensor) const {
   if (weights_.own.has_holes() && is_weight(tensor)) weights_.own.check_sparse();
 }
 
-void RequestStream::passes(Tensor tensor) {
+void RequestSender::passes(Tensor tensor) {
   check_files(tensor);
   if (weights_.own.hole(tensor.name()) == nullptr) return;
   throw weights::ModelError(
@@ -201,7 +201,7 @@ void RequestStream::passes(Tensor tensor) {
       "way in which nothing can stand in for it");
 }
 
-bool RequestStream::takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) {
+bool RequestSender::takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) {
   check_files(tensor);
   weights::TensorKey key = key_of(tensor, bytes);
   if (const weights::TensorPlace* const hole = weights_.own.hole(key.name)) {
@@ -224,7 +224,7 @@ bool RequestStream::takes(Tensor tensor, std::uint64_t offset, std::uint64_t byt
 }
 
 // What is not listed the worker may still have in a cache of its own; a hole it has not.
-std::optional<std::uint64_t> RequestStream::recalls(Tensor tensor, std::uint64_t hash) {
+std::optional<std::uint64_t> RequestSender::recalls(Tensor tensor, std::uint64_t hash) {
   if (weights_.own.hole(tensor.name()) != nullptr) return 0;
   weights::TensorKey key = key_of(tensor, extent(tensor).value_or(0));
   if (!sender_ || !weights_.listing.has(key)) return std::nullopt;

@@ -10,13 +10,13 @@
 
 namespace dllm::link {
 
-class InboundQueue {
+class RequestReceiver {
  public:
   // Handed out at a time, and decompressed ahead of that: a few bytes may stand for many.
   static constexpr std::size_t kAheadMax = 256 << 10;
 
   // Nothing is shorter than it was, and no weights come from here.
-  InboundQueue() = default;
+  RequestReceiver() = default;
   void use_compression() { decompressor_.emplace(); }
   void use_models(const weights::ResidentWeights& home, weights::WeightCounts& counts);
 
