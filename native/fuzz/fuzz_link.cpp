@@ -109,7 +109,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::size_t said = 0, heard = 0, again = 0;
   try {
     if (choice & 2) {
-      dllm::link::Queue hello;
+      dllm::link::ByteQueue hello;
       hello.append(
           encode(link_ends::hello_of(role == Role::kHead ? Role::kWorker : Role::kHead, features)));
       end.take(link_ends::taken(hello) + frame(0x04, 0, ""), ++now);

@@ -12,13 +12,13 @@
 namespace link_ends {
 
 using dllm::Nanos;
+using dllm::link::ByteQueue;
 using dllm::link::Hello;
 using dllm::link::LinkEnd;
-using dllm::link::Queue;
 using dllm::link::Role;
 using dllm::link::view;
 
-inline std::string taken(Queue& queue) {
+inline std::string taken(ByteQueue& queue) {
   std::string text(text_of(queue.all()));
   queue.clear();
   return text;
@@ -66,12 +66,12 @@ struct End final : dllm::link::LinkOwner {
   // Another connection is there, in place of one that broke.
   void resume() {
     in.clear();
-    Queue nothing;
+    ByteQueue nothing;
     link.resume(nothing);
   }
 
   LinkEnd link;
-  Queue in;
+  ByteQueue in;
   std::optional<Hello> other;
   bool is_welcome = false;
   std::set<std::uint32_t> open, ended;
@@ -100,7 +100,7 @@ struct Link {
 };
 
 inline std::string frame(std::uint8_t type, std::uint32_t session, const std::string& payload) {
-  Queue out;
+  ByteQueue out;
   append_frame(out, static_cast<dllm::link::FrameType>(type), session, view(payload));
   return taken(out);
 }

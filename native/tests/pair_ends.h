@@ -254,7 +254,7 @@ struct Pair {
 inline std::uint64_t of_commands(const std::string& crossed) {
   using dllm::link::FrameType;
   constexpr std::size_t kHelloSizeAt = 12;
-  dllm::link::Queue rest;
+  dllm::link::ByteQueue rest;
   rest.append(dllm::link::view(crossed));
   rest.drop(dllm::load<std::uint32_t>(&rest.all()[kHelloSizeAt]));
   std::uint64_t bytes = 0;

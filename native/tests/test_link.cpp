@@ -19,7 +19,7 @@ constexpr std::uint8_t kOpen = 0x10, kData = 0x11, kCredit = 0x12, kFinish = 0x1
 constexpr std::uint8_t kTrip = 0x15, kHomeFrame = 0x30, kListFrame = 0x31, kKnownFrame = 0x32;
 
 std::string greeting(Role role) {
-  Queue out;
+  ByteQueue out;
   out.append(encode(hello_of(role)));
   return taken(out);
 }

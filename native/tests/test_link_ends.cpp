@@ -493,7 +493,7 @@ TEST(an_end_that_asks_and_takes_no_answer_is_given_up) {
   dllm::link::LiveLink link(UniqueFd{ends[0]}, dllm::link::make_plain_security(),
                             link_ends::hello_of(dllm::link::Role::kWorker), owner, lab,
                             dllm::kGoneAfter);
-  dllm::link::Queue said;
+  dllm::link::ByteQueue said;
   said.append(encode(link_ends::hello_of(dllm::link::Role::kHead)));
   const std::string ping = link_ends::frame(0x01, 0, std::string(16, '\1'));
   std::string pings;

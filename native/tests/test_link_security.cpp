@@ -14,7 +14,7 @@ namespace {
 
 constexpr Key kKey{1, 2, 3};
 
-std::string taken(Queue& queue) {
+std::string taken(ByteQueue& queue) {
   std::string text(text_of(queue.all()));
   queue.clear();
   return text;
@@ -41,8 +41,8 @@ struct Two {
     }
   }
   std::unique_ptr<TransportSecurity> ends[2];
-  Queue on_way[2];  // from each
-  Queue opened[2];  // at each
+  ByteQueue on_way[2];  // from each
+  ByteQueue opened[2];  // at each
 };
 
 std::string why_not(Two& two) {
@@ -58,7 +58,7 @@ TEST(two_ends_with_the_key_understand_each_other) {
     CHECK(two.ends[0]->is_ready() && two.ends[1]->is_ready());
     for (const int from : {0, 1}) {
       const std::string said(100'000, static_cast<char>('a' + from));
-      Queue plain;
+      ByteQueue plain;
       plain.append(view(said));
       two.ends[from]->close(plain, two.on_way[from]);
       CHECK(plain.empty());
@@ -83,7 +83,7 @@ TEST(another_key_learns_nothing_and_is_named) {
 TEST(what_was_changed_on_the_way_ends_the_link) {
   Two two;
   two.meet();
-  Queue plain;
+  ByteQueue plain;
   plain.append(view("four"));
   two.ends[0]->close(plain, two.on_way[0]);
   two.on_way[0].all().back() ^= 1;

@@ -241,7 +241,7 @@ TEST(a_head_that_talks_nonsense_of_weights_loses_its_session_alone) {
   Files there(model());
   Worker worker({path_in(dir, "worker"), false, {}}, path_in(dir, "server"), there.home);
   const UniqueFd head = dllm::connect_to(path_in(dir, "worker"));
-  dllm::link::Queue said;
+  dllm::link::ByteQueue said;
   const auto hello = link_ends::hello_of(link_ends::Role::kHead, dllm::link::kHome);
   said.append(encode(hello));
   const auto home = [](std::uint32_t session, const std::string& message) {

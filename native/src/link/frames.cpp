@@ -12,14 +12,14 @@ constexpr std::uint32_t kTypeMask = 0xff;
 
 }  // namespace
 
-void append_frame(Queue& out, FrameType type, std::uint32_t session, View payload) {
+void append_frame(ByteQueue& out, FrameType type, std::uint32_t session, View payload) {
   const auto size = static_cast<std::uint32_t>(payload.size());
   const std::uint32_t header[] = {static_cast<std::uint32_t>(type) | size << kSizeShift, session};
   out.append({reinterpret_cast<const std::uint8_t*>(header), sizeof header});
   out.append(payload);
 }
 
-std::optional<Frame> first_frame(Queue& in) {
+std::optional<Frame> first_frame(ByteQueue& in) {
   const Bytes all = in.all();
   if (all.size() < kFrameHeaderBytes) return std::nullopt;
   const auto first = load<std::uint32_t>(all.data());

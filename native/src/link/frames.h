@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "queue.h"
+#include "byte_queue.h"
 
 namespace dllm::link {
 
@@ -48,10 +48,10 @@ struct Frame {
   [[nodiscard]] std::size_t bytes() const { return kFrameHeaderBytes + payload.size(); }
 };
 
-void append_frame(Queue& out, FrameType type, std::uint32_t session, View payload);
+void append_frame(ByteQueue& out, FrameType type, std::uint32_t session, View payload);
 // The first frame of what came, which stays where it is; none while it is incomplete. Throws
 // LinkBroken when it is longer than any.
-std::optional<Frame> first_frame(Queue& in);
+std::optional<Frame> first_frame(ByteQueue& in);
 
 // As text from the other end may be shown: plain ASCII, not too long.
 std::string printable(View text, std::size_t most);

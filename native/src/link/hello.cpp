@@ -86,7 +86,7 @@ std::vector<std::uint8_t> encode(const Hello& hello) {
   return out;
 }
 
-std::optional<Hello> take_hello(Queue& in, Role own) {
+std::optional<Hello> take_hello(ByteQueue& in, Role own) {
   const View all = in.all();
   if (!all.empty()) judge_magic(all);
   if (all.size() < kPreambleBytes) return std::nullopt;

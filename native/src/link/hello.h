@@ -45,6 +45,6 @@ Id parse_id(const std::string& option, const std::string& digits);
 std::vector<std::uint8_t> encode(const Hello& hello);
 // Takes the other end's hello from what came; none while it is incomplete. Throws LinkBroken when
 // it is none, and LinkRefused when it is of another major version or of an end like ours.
-std::optional<Hello> take_hello(Queue& in, Role own);
+std::optional<Hello> take_hello(ByteQueue& in, Role own);
 
 }  // namespace dllm::link

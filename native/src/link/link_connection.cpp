@@ -58,7 +58,7 @@ Nanos LinkConnection::due(Nanos now) {
   return first;
 }
 
-void LinkConnection::read(Queue& opened, Nanos now) {
+void LinkConnection::read(ByteQueue& opened, Nanos now) {
   try {
     if (events() & POLLIN) receive_some(opened, now);
     while (!down_.empty() && down_.due(now) <= now) {
@@ -71,7 +71,7 @@ void LinkConnection::read(Queue& opened, Nanos now) {
   }
 }
 
-void LinkConnection::receive_some(Queue& opened, Nanos now) {
+void LinkConnection::receive_some(ByteQueue& opened, Nanos now) {
   const ssize_t count = receive(fd_.get(), block_);
   if (count == 0) throw LinkBroken(is_ready() ? "the other end is gone" : kHungUp);
   if (count < 0 && errno != EAGAIN) broke_off(errno);
@@ -80,7 +80,7 @@ void LinkConnection::receive_some(Queue& opened, Nanos now) {
   take_in(Bytes(block_).first(static_cast<std::size_t>(count)), opened, now);
 }
 
-void LinkConnection::take_in(Bytes bytes, Queue& opened, Nanos now) {
+void LinkConnection::take_in(Bytes bytes, ByteQueue& opened, Nanos now) {
   if (down_.is_idle()) return security_->open(bytes, opened, sealed_);
   while (!bytes.empty()) {
     const Bytes step = bytes.first(std::min(bytes.size(), DelayLine::kStepBytes));
@@ -89,7 +89,7 @@ void LinkConnection::take_in(Bytes bytes, Queue& opened, Nanos now) {
   }
 }
 
-void LinkConnection::write(Queue& plain, Nanos now) {
+void LinkConnection::write(ByteQueue& plain, Nanos now) {
   if (security_->is_ready() && !plain.empty()) security_->close(plain, sealed_);
   depart(now);
   while (!departing_.empty()) {

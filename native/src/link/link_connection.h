@@ -25,9 +25,9 @@ class LinkConnection {
   // When something under way in the lab arrives; kNever: nothing is.
   [[nodiscard]] Nanos due(Nanos now);
   // Appends what came. Throws LinkBroken when the other end is gone or not who it should be.
-  void read(Queue& opened, Nanos now);
+  void read(ByteQueue& opened, Nanos now);
   // Takes `plain` as soon as the transport security is ready, and sends what can be sent now.
-  void write(Queue& plain, Nanos now);
+  void write(ByteQueue& plain, Nanos now);
   // Sealed and not yet sent.
   [[nodiscard]] std::size_t backlog() const { return sealed_.size() + departing_.size(); }
   // Since the link began, sent or not.
@@ -40,16 +40,16 @@ class LinkConnection {
   [[nodiscard]] std::uint64_t received_bytes() const { return received_bytes_; }
 
  private:
-  void receive_some(Queue& opened, Nanos now);
-  void take_in(Bytes bytes, Queue& opened, Nanos now);
+  void receive_some(ByteQueue& opened, Nanos now);
+  void take_in(Bytes bytes, ByteQueue& opened, Nanos now);
   void depart(Nanos now);
 
   const UniqueFd fd_;
   const std::unique_ptr<TransportSecurity> security_;
   DelayLine up_;
   DelayLine down_;
-  Queue sealed_;
-  Queue departing_;  // the lab has let it go
+  ByteQueue sealed_;
+  ByteQueue departing_;  // the lab has let it go
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
   std::vector<std::uint8_t> block_;

@@ -42,7 +42,7 @@ LinkEnd::LinkEnd(const Hello& own, LinkOwner& owner, Nanos now, Nanos patience)
   out_.append(encode(own));
 }
 
-void LinkEnd::received(Queue& in, Nanos now) {
+void LinkEnd::received(ByteQueue& in, Nanos now) {
   heard_ = now;
   if (!greeted_) {
     const std::optional<Hello> hello = take_hello(in, own_.role);
@@ -82,7 +82,7 @@ void LinkEnd::detach() {
   flows_now_ = resumes_ = false;
 }
 
-void LinkEnd::resume(Queue& said) {
+void LinkEnd::resume(ByteQueue& said) {
   detach();
   out_.swap(said);
   resumes_ = true;

@@ -53,12 +53,12 @@ class LinkEnd {
   LinkEnd(const Hello& own, LinkOwner& owner, Nanos now, Nanos patience);
 
   // For the other end, not yet sent over this connection.
-  Queue& out() { return out_; }
+  ByteQueue& out() { return out_; }
   [[nodiscard]] std::size_t waiting() const { return out_.size(); }
   // What it has not told to have received; where a link cannot go on, nothing.
   [[nodiscard]] std::size_t unacked() const { return unacked_.size(); }
   // What came from it. Throws LinkBroken; nothing of this link is to be used then.
-  void received(Queue& in, Nanos now);
+  void received(ByteQueue& in, Nanos now);
   // To be called at `next_tick` and whenever something happens: pings.
   void tick(Nanos now);
   [[nodiscard]] Nanos next_tick() const { return next_ping_; }
@@ -76,7 +76,7 @@ class LinkEnd {
   // The connection broke; what is said from here on waits.
   void detach();
   // Another one is there, and the other end has greeted over it; `said` goes before all else.
-  void resume(Queue& said);
+  void resume(ByteQueue& said);
   // Both ends know over the present connection what the other has received.
   [[nodiscard]] bool flows() const { return flows_now_; }
   // Of Hello::features, those both ends have; known once the other end has greeted.
@@ -141,7 +141,7 @@ class LinkEnd {
 
   const Hello own_;
   LinkOwner& owner_;
-  Queue out_;
+  ByteQueue out_;
   bool greeted_ = false;
   bool welcomed_ = false;  // by us
   bool is_up_ = false;
@@ -149,7 +149,7 @@ class LinkEnd {
   bool resumes_ = false;  // the other end's WELCOME over this connection is due
   std::uint64_t token_ = 0;
   // Bytes of frames behind the first WELCOME. Those sent stay until the other end has them.
-  Queue unacked_;
+  ByteQueue unacked_;
   std::uint64_t acked_ = 0;  // of those sent, in front of `unacked_`
   std::uint64_t received_ = 0;
   std::uint64_t told_ = 0;  // of those received

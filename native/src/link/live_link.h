@@ -101,7 +101,7 @@ class LiveLink {
   const Lab& lab_;
   const Nanos patience_;
   const Nanos begun_;
-  Queue opened_;
+  ByteQueue opened_;
 };
 
 }  // namespace dllm::link

@@ -2,9 +2,9 @@
 // rpc-server at the other.
 #pragma once
 
+#include "byte_queue.h"
 #include "clock.h"
 #include "posix.h"
-#include "queue.h"
 
 namespace dllm::link {
 
@@ -36,7 +36,7 @@ class LocalSocket {
   void tell_finished();
 
   const UniqueFd fd_;
-  Queue out_;
+  ByteQueue out_;
   bool ended_ = false;
   bool broken_ = false;
   bool finishing_ = false;

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "queue.h"
+#include "byte_queue.h"
 
 namespace dllm::link {
 
@@ -31,7 +31,7 @@ class MessageQueue {
   void clear();
 
  private:
-  Queue bytes_;
+  ByteQueue bytes_;
   std::deque<std::pair<std::uint64_t, Message>> messages_;  // each behind so many bytes
   std::uint64_t dropped_ = 0;                               // bytes, of all
 };

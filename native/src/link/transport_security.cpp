@@ -6,9 +6,9 @@ namespace {
 
 class PlainSeal final : public TransportSecurity {
  public:
-  void begin(Queue&) override {}
-  void open(View received, Queue& opened, Queue&) override { opened.append(received); }
-  void close(Queue& plain, Queue& sealed) override {
+  void begin(ByteQueue&) override {}
+  void open(View received, ByteQueue& opened, ByteQueue&) override { opened.append(received); }
+  void close(ByteQueue& plain, ByteQueue& sealed) override {
     if (sealed.empty()) return sealed.swap(plain);
     sealed.append(plain.all());
     plain.clear();

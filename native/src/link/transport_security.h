@@ -13,13 +13,13 @@ class TransportSecurity {
  public:
   virtual ~TransportSecurity() = default;
   // Begins; what is to be sent for that is appended.
-  virtual void begin(Queue& sealed) = 0;
+  virtual void begin(ByteQueue& sealed) = 0;
   // Takes what came from the wire, and appends what was in it, and what is to be sent for it.
   // Throws LinkBroken when the other end is not who it should be, or what came was changed on the
   // way.
-  virtual void open(View received, Queue& opened, Queue& sealed) = 0;
+  virtual void open(View received, ByteQueue& opened, ByteQueue& sealed) = 0;
   // Takes all of `plain`; only once `is_ready`.
-  virtual void close(Queue& plain, Queue& sealed) = 0;
+  virtual void close(ByteQueue& plain, ByteQueue& sealed) = 0;
   // Both ends have shown that they have the key.
   [[nodiscard]] virtual bool is_ready() const = 0;
 };

@@ -97,12 +97,12 @@ class TlsSeal final : public TransportSecurity {
     dials ? SSL_set_connect_state(ssl_.get()) : SSL_set_accept_state(ssl_.get());
   }
 
-  void begin(Queue& sealed) override {
+  void begin(ByteQueue& sealed) override {
     greet();
     take(sealed);
   }
 
-  void open(View received, Queue& opened, Queue& sealed) override {
+  void open(View received, ByteQueue& opened, ByteQueue& sealed) override {
     try {
       while (!received.empty()) {
         const std::size_t count = std::min(received.size(), kStretchBytes);
@@ -119,7 +119,7 @@ class TlsSeal final : public TransportSecurity {
     take(sealed);
   }
 
-  void close(Queue& plain, Queue& sealed) override {
+  void close(ByteQueue& plain, ByteQueue& sealed) override {
     while (!plain.empty()) {
       const Bytes all = plain.all();
       const int count = static_cast<int>(std::min(all.size(), kStretchBytes));
@@ -143,7 +143,7 @@ class TlsSeal final : public TransportSecurity {
     }
   }
 
-  void read(Queue& opened) {
+  void read(ByteQueue& opened) {
     for (;;) {
       ERR_clear_error();
       const int count = SSL_read(ssl_.get(), block_.data(), static_cast<int>(block_.size()));
@@ -161,7 +161,7 @@ class TlsSeal final : public TransportSecurity {
         "the other end has another key, or speaks no TLS: give both ends the same key");
   }
 
-  void take(Queue& sealed) {
+  void take(ByteQueue& sealed) {
     char* data = nullptr;
     const long count = BIO_get_mem_data(to_send_, &data);
     if (count <= 0) return;

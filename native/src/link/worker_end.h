@@ -37,7 +37,7 @@ class WorkerEnd final : private ReconnectorOwner {
     RequestReceiver receiver;
     std::unique_ptr<LocalSocket> worker;
     std::unique_ptr<Session> session;
-    Queue back;              // from the rpc-server, waiting for credit
+    ByteQueue back;          // from the rpc-server, waiting for credit
     bool connected = false;  // not just on the way
     Nanos called = 0;
   };

@@ -1,4 +1,4 @@
-#include "queue.h"
+#include "byte_queue.h"
 
 namespace dllm::link {
 
@@ -9,7 +9,7 @@ constexpr std::size_t kTidyBytes = 64 << 10;
 
 }  // namespace
 
-void Queue::append(View bytes) {
+void ByteQueue::append(View bytes) {
   if (start_ >= kTidyBytes && start_ >= bytes_.size() / 2) {
     bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(start_));
     start_ = 0;

@@ -8,7 +8,7 @@
 
 namespace dllm::link {
 
-class Queue {
+class ByteQueue {
  public:
   void append(View bytes);
   // All that waits; valid until the next change.
@@ -23,7 +23,7 @@ class Queue {
   }
   [[nodiscard]] std::size_t size() const { return bytes_.size() - start_; }
   [[nodiscard]] bool empty() const { return size() == 0; }
-  void swap(Queue& other) noexcept {
+  void swap(ByteQueue& other) noexcept {
     bytes_.swap(other.bytes_);
     std::swap(start_, other.start_);
   }
