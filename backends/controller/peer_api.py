@@ -16,9 +16,9 @@ from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import Parts, body, json_response
 from backends.errors import DllmError
 from backends.machine_names import LOCAL
+from backends.machines.direct_paths import measure_paths
 from backends.machines.health import READ_S, read_health
 from backends.machines.machine import Machine
-from backends.machines.ways import ways_between
 from backends.mesh.token import LIFE_S
 from backends.printable import printable
 from backends.state import (
@@ -260,7 +260,7 @@ class PeerApi:
 
     async def _ways(self, request: web.Request) -> web.Response:
         machines = [one for one in self._peers.all() if _has_helper(one)]
-        found = await ways_between(machines, self._peers.values(), self._serves)
+        found = await measure_paths(machines, self._peers.values(), self._serves)
         return json_response(found)
 
 

@@ -36,7 +36,7 @@ class _Told(Value, frozen=True, kw_only=True):
     bytes_per_s: int | None = None
 
 
-async def ways_between(
+async def measure_paths(
     machines: Sequence[Machine], peers: Iterable[Peer], serves: Callable[[str], bool]
 ) -> tuple[MeasuredWay, ...]:
     """The way of every ordered pair of machines, measured in rounds of apart pairs."""
@@ -46,7 +46,7 @@ async def ways_between(
         these = [(machines[head], machines[worker]) for head, worker in pairs]
         found += await asyncio.gather(
             *(
-                way_between(
+                measure_path(
                     head,
                     worker,
                     rtts,
@@ -74,7 +74,7 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     return found
 
 
-async def way_between(
+async def measure_path(
     head: Machine, worker: Machine, rtts: dict[str, float | None], *, rate: bool
 ) -> MeasuredWay:
     """Try the direct way of a pair; else it is the tunnel, with the reason."""
