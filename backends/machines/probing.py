@@ -18,8 +18,8 @@ from backends.engine.install import MANIFEST, SERVER, WORKER_NAMES
 from backends.engine.versions import protocols_match
 from backends.errors import EngineError, MachineError, ModelError, PeerUnreachable
 from backends.machines.agent import AgentSession
+from backends.machines.artifacts import MARKER
 from backends.machines.facts import MachineInfo, device_of
-from backends.machines.parcels import MARKER
 from backends.machines.provisioning import tools_of
 from backends.machines.shell import AgentShell
 from backends.machines.ssh.connection import Connection

@@ -30,9 +30,9 @@ from backends.engine.download import release_for_others, release_manifest
 from backends.engine.install import Manifest
 from backends.engine.releases import Archive, Release
 from backends.errors import DllmError, MachineError, PeerUnreachable
-from backends.machines import parcels
+from backends.machines import artifacts
+from backends.machines.artifacts import MARKER, Artifact
 from backends.machines.facts import MachineInfo, System
-from backends.machines.parcels import MARKER, Parcel
 from backends.machines.shell import (
     AgentShell,
     CannotBuild,
@@ -183,28 +183,28 @@ _DOES_NOT_RUN = 66
 
 
 async def deliver(
-    shell: Shell, parcel: Parcel, root: str, tell: Callable[[str, float], None]
+    shell: Shell, artifact: Artifact, root: str, tell: Callable[[str, float], None]
 ) -> None:
-    """Send a parcel and put it in place; what was sent before is not sent again.
+    """Send an artifact and put it in place; what was sent before is not sent again.
 
     ``root`` is our cache there; ``tell`` gets a text and a fraction (0…1).
 
     Raises:
         DoesNotRun: the programs do not run there.
     """
-    name = parcel.folder.replace("/", "_")
-    aside = f"{root}/provision/{name}.{parcel.digest}"
+    name = artifact.folder.replace("/", "_")
+    aside = f"{root}/provision/{name}.{artifact.digest}"
     described = [
-        text for file in parcel.files for text in (file.mark, file.name, file.trial)
+        text for file in artifact.files for text in (file.mark, file.name, file.trial)
     ]
     for attempt in (1, 2):
-        await check_room(shell, aside, name, parcel.size_bytes)
-        meter = Meter(parcel.size_bytes, tell)
-        async with _files(shell, aside, name, parcel.size_bytes) as sftp:
-            for file in parcel.files:
+        await check_room(shell, aside, name, artifact.size_bytes)
+        meter = Meter(artifact.size_bytes, tell)
+        async with _files(shell, aside, name, artifact.size_bytes) as sftp:
+            for file in artifact.files:
                 if not file.link:
                     await upload(sftp, file.path, f"{aside}/{file.name}", meter)
-        target = f"{root}/{parcel.folder}"
+        target = f"{root}/{artifact.folder}"
         result = await shell.run(
             script("install"), aside, target, *described, timeout_s=TRIAL_S, check=False
         )
@@ -465,10 +465,10 @@ class _Job:
 
     async def install_helper(self, helper: Path) -> AgentSession:
         self.say("Looking for dllm-relay")
-        version = await parcels.relay_version(helper, os.environ)
-        parcel = parcels.relay_parcel(helper, version, self.paths)
-        self.helper = f"{self.root}/{parcel.folder}/dllm-relay"
-        made_from = next(f for f in parcel.files if f.name == "made-from")
+        version = await artifacts.relay_version(helper, os.environ)
+        artifact = artifacts.relay_artifact(helper, version, self.paths)
+        self.helper = f"{self.root}/{artifact.folder}/dllm-relay"
+        made_from = next(f for f in artifact.files if f.name == "made-from")
         if self.greeting.helpers.get(self.helper) == made_from.path.read_text():
             try:
                 return await self.site.agent_at(self.helper)
@@ -481,25 +481,27 @@ class _Job:
         refused = misfit(self.head, self.greeting)
         if not refused:
             try:
-                await self._deliver(self.shell, parcel, "dllm-relay")
+                await self._deliver(self.shell, artifact, "dllm-relay")
                 self.helper_method = InstallMethod.COPIED
             except DoesNotRun as error:
                 refused = error.what
         if refused:
-            await self._build_helper(parcel, version, refused)
+            await self._build_helper(artifact, version, refused)
             self.helper_method = InstallMethod.BUILT
         return await self.site.agent_at(self.helper)
 
-    async def _build_helper(self, parcel: Parcel, version: str, refused: str) -> None:
+    async def _build_helper(
+        self, artifact: Artifact, version: str, refused: str
+    ) -> None:
         jobs = min(self.greeting.cores, HELPER_JOBS_MAX)
         toolchain = await self._toolchain(self.shell, self.greeting, jobs, refused)
         job = Build(
             name=f"relay-{version}",
             title="dllm-relay",
-            archive=parcels.relay_source(self.paths),
+            archive=artifacts.relay_source(self.paths),
             programs=("dllm-relay",),
             trials=("--version",),
-            notes=tuple(f.path for f in parcel.files if f.name != "dllm-relay"),
+            notes=tuple(f.path for f in artifact.files if f.name != "dllm-relay"),
             options=(
                 *("-DCMAKE_BUILD_TYPE=Release", "-DDLLM_WERROR=OFF"),
                 # Several files compiled as one may need more memory than there is.
@@ -508,14 +510,14 @@ class _Job:
             ),
             need_bytes=RELAY_BUILD_BYTES,
         )
-        await self._build(job, toolchain, parcel.folder)
+        await self._build(job, toolchain, artifact.folder)
 
     # --- the engine -----------------------------------------------------------------
 
     async def install_engine(self, engine: EngineInfo, agent: AgentSession) -> None:
         self.agent = AgentShell(agent, self.shell)
         self.told = await agent.machine()
-        self.manifest = await parcels.manifest_of(engine)
+        self.manifest = await artifacts.manifest_of(engine)
         if self.manifest.package == releases.PACKAGE:
             refused = await self._install_release(engine, agent)
             if refused is None:
@@ -535,9 +537,9 @@ class _Job:
         refused = self._why_not_copied(wanted, tools)
         if not refused:
             self.say("Reading the head's engine")
-            parcel = await self._parcel(engine)
+            artifact = await self._artifact(engine)
             try:
-                await self._deliver(self.agent, parcel, "llama.cpp")
+                await self._deliver(self.agent, artifact, "llama.cpp")
                 self.engine_method = InstallMethod.COPIED
                 return
             except DoesNotRun as error:
@@ -605,7 +607,7 @@ class _Job:
             return there
         near = await self._release_here(engine, release, archive)
         self.say("Reading llama.cpp's release")
-        await self._deliver(self.agent, await self._parcel(near), "llama.cpp")
+        await self._deliver(self.agent, await self._artifact(near), "llama.cpp")
         self.engine_method = InstallMethod.COPIED
         return there
 
@@ -629,7 +631,7 @@ class _Job:
 
     async def _build_instead(self, agent: AgentSession, refused: str) -> None:
         """Build the source that is pinned for the protocol of the head's release."""
-        source = parcels.source_for(self.manifest)
+        source = artifacts.source_for(self.manifest)
         key = f"{source.key}-{source.version}-built"
         self.manifest = replace(self.manifest, key=key, flags=())
         self.note = refused
@@ -700,8 +702,8 @@ class _Job:
         self.note = f"{refused}. {self.note}" if self.note else refused
         jobs = jobs_of(self.told)
         toolchain = await self._toolchain(self.agent, self.told, jobs, refused)
-        source = parcels.source_for(self.manifest)
-        archive = await parcels.engine_source(source, self.paths, self.say)
+        source = artifacts.source_for(self.manifest)
+        archive = await artifacts.engine_source(source, self.paths, self.say)
         none = wanted.accelerator is Accelerator.NONE
         host_cpu = f"{self.told.os} {self.told.arch} {self.told.memory.cpu}".strip()
         built = replace(
@@ -714,34 +716,34 @@ class _Job:
             flags=self._flags(wanted),
             host_cpu=host_cpu,
         )
-        folder = parcels.notes_folder(
+        folder = artifacts.notes_folder(
             self.paths, f"{self.manifest.key}-{self.shell.name}"
         )
-        texts = {install.MANIFEST: parcels.manifest_text(built), MARKER: b"built\n"}
+        texts = {install.MANIFEST: artifacts.manifest_text(built), MARKER: b"built\n"}
         job = Build(
             name=self.manifest.key,
             title="llama.cpp",
             archive=archive,
             programs=install.BINARIES,
             trials=("--version", "--help"),
-            notes=tuple(parcels.write_note(folder, n, t) for n, t in texts.items()),
+            notes=tuple(artifacts.write_note(folder, n, t) for n, t in texts.items()),
             options=(*self._flags(wanted), *install.options_of(source)),
             need_bytes=(local_build.NEED_BYTES if none else local_build.NEED_BYTES_GPU),
         )
         await self._build(job, toolchain, f"engines/{self.manifest.key}")
         self.engine_method = InstallMethod.BUILT
 
-    async def _parcel(self, engine: EngineInfo) -> Parcel:
+    async def _artifact(self, engine: EngineInfo) -> Artifact:
         return await asyncio.to_thread(
-            parcels.engine_parcel, engine, self.manifest, self.paths
+            artifacts.engine_artifact, engine, self.manifest, self.paths
         )
 
     # --- both -----------------------------------------------------------------------
 
-    async def _deliver(self, shell: Shell, parcel: Parcel, title: str) -> None:
+    async def _deliver(self, shell: Shell, artifact: Artifact, title: str) -> None:
         await deliver(
             shell,
-            parcel,
+            artifact,
             self.root,
             lambda text, done: self.say(f"Sending {title}, {text}", done),
         )

@@ -18,7 +18,7 @@ from backends.engine.download import release_manifest
 from backends.engine.install import BINARIES, MANIFEST, engine_at
 from backends.engine.releases import archives_for, find_release
 from backends.errors import PeerUnreachable
-from backends.machines import parcels
+from backends.machines import artifacts
 from backends.machines.local import local_agent_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
 from backends.machines.shell import PeerBusy, PeerFull
@@ -147,7 +147,7 @@ async def test_a_release_goes_there_with_the_links_of_its_libraries(
     for name, target in LINKS.items():
         (folder / name).symlink_to(target)
     manifest = release_manifest(release, archive, install.engine.rpc_protocol)
-    (folder / MANIFEST).write_bytes(parcels.manifest_text(manifest))
+    (folder / MANIFEST).write_bytes(artifacts.manifest_text(manifest))
     install.engine = engine_at(str(folder), EngineSource.CACHE, "the test")
     done = await install()
     assert done.engine_method is InstallMethod.COPIED

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from backends.engine.versions import SOURCES
-from backends.machines import parcels, provisioning
+from backends.machines import artifacts, provisioning
 from backends.machines.agent import ProcessSpec
 from backends.machines.facts import MachineInfo, MemoryInfo, MemoryLimit, System
 from backends.machines.local import local_agent, local_agent_for_now
@@ -268,7 +268,7 @@ async def test_two_peers_at_once_get_one_archive(
         pass
 
     one, other = await asyncio.gather(
-        *(parcels.engine_source(SOURCES[0], paths, tell) for _ in range(2))
+        *(artifacts.engine_source(SOURCES[0], paths, tell) for _ in range(2))
     )
     assert one == other
     assert fetched == 1

@@ -33,7 +33,7 @@ MARKER = "provisioned"
 _LIBRARIES = ("*.so", "*.so.*", "*.dylib", "*.metal")
 
 
-class Sent(Value, frozen=True, kw_only=True):
+class ArtifactFile(Value, frozen=True, kw_only=True):
     """One file of a folder that goes to a peer."""
 
     name: str
@@ -49,16 +49,16 @@ class Sent(Value, frozen=True, kw_only=True):
         return f"={self.link}" if self.link else self.sha256
 
 
-class Parcel(Value, frozen=True, kw_only=True):
+class Artifact(Value, frozen=True, kw_only=True):
     """A folder that goes to a peer and appears there whole."""
 
     folder: str
     """Below our cache there: ``engines/7.0.0-f5c0a3e097``."""
-    files: tuple[Sent, ...]
+    files: tuple[ArtifactFile, ...]
 
     @property
     def digest(self) -> str:
-        """Tells it from another parcel for the same folder."""
+        """Tells it from another artifact for the same folder."""
         text = "\n".join(f"{file.mark} {file.name}" for file in self.files)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -89,9 +89,9 @@ async def manifest_of(engine: EngineInfo) -> install.Manifest:
     )
 
 
-def engine_parcel(
+def engine_artifact(
     engine: EngineInfo, manifest: install.Manifest, paths: Paths
-) -> Parcel:
+) -> Artifact:
     """The engine's programs and the libraries beside them, with a manifest; blocks."""
     folder = Path(engine.directory)
     found = {library for glob in _LIBRARIES for library in folder.glob(glob)}
@@ -103,14 +103,14 @@ def engine_parcel(
     )
     notes = _notes(paths, manifest.key, {install.MANIFEST: manifest_text(manifest)})
     files = [*libraries, *programs, *((path.name, path, "-") for path in notes)]
-    return Parcel(folder=f"engines/{manifest.key}", files=_hashed(files))
+    return Artifact(folder=f"engines/{manifest.key}", files=_hashed(files))
 
 
-def relay_parcel(relay: Path, version: str, paths: Paths) -> Parcel:
+def relay_artifact(relay: Path, version: str, paths: Paths) -> Artifact:
     notes = _notes(paths, f"relay-{version}", {"made-from": sha256_of(relay).encode()})
     files = [("dllm-relay", relay, "--version")]
     files += [(path.name, path, "-") for path in notes]
-    return Parcel(folder=f"relay/{version}", files=_hashed(files))
+    return Artifact(folder=f"relay/{version}", files=_hashed(files))
 
 
 async def relay_version(relay: Path, env: Mapping[str, str]) -> str:
@@ -141,13 +141,13 @@ def notes_folder(paths: Paths, name: str) -> Path:
     return paths.cache_dir / "parcels" / name
 
 
-def _notes(paths: Paths, parcel: str, texts: dict[str, bytes]) -> list[Path]:
-    folder = notes_folder(paths, parcel)
+def _notes(paths: Paths, artifact: str, texts: dict[str, bytes]) -> list[Path]:
+    folder = notes_folder(paths, artifact)
     marked = {**texts, MARKER: b"by dllm-tui\n"}
     return [write_note(folder, name, text) for name, text in marked.items()]
 
 
-def _hashed(files: Iterable[tuple[str, Path, str]]) -> tuple[Sent, ...]:
+def _hashed(files: Iterable[tuple[str, Path, str]]) -> tuple[ArtifactFile, ...]:
     made = {name: (path, trial) for name, path, trial in files}
     sent = []
     for name, (path, trial) in made.items():
@@ -155,7 +155,9 @@ def _hashed(files: Iterable[tuple[str, Path, str]]) -> tuple[Sent, ...]:
         # Versions of a library are links to one file, which is sent once.
         link = link if link in made else ""
         digest = "" if link else sha256_of(path)
-        sent.append(Sent(name=name, path=path, sha256=digest, trial=trial, link=link))
+        sent.append(
+            ArtifactFile(name=name, path=path, sha256=digest, trial=trial, link=link)
+        )
     return tuple(sent)
 
 
