@@ -30,9 +30,9 @@ with importing(), trusting_nobody():
     from backends.machine_names import LOCAL
     from backends.machines.gossip import Gossip, known_machine
     from backends.machines.local import local_agent
+    from backends.machines.local_inventory import LocalInventory
     from backends.machines.machine import LocalMachine
     from backends.machines.peers import Peers
-    from backends.machines.readers import Readers
     from backends.models.catalogue import Catalogue
     from backends.models.search import user_folders
     from backends.paths import Paths, checked_socket, make_private, user_paths
@@ -108,30 +108,34 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     agent = local_agent(paths.run_dir)
-    readers = Readers(paths, agent)
-    clusters = Clusters(readers, paths)
-    catalogue = Catalogue(agent, user_folders(readers.settings().model_dirs))
+    inventory = LocalInventory(paths, agent)
+    clusters = Clusters(inventory, paths)
+    catalogue = Catalogue(agent, user_folders(inventory.settings().model_dirs))
     here = LocalMachine(
-        agent, readers, paths.relay_socket, lambda: catalogue.listing.models
+        agent, inventory, paths.relay_socket, lambda: catalogue.listing.models
     )
     peers = Peers(
-        here, readers, paths, show=clusters.show_peers, serves=clusters.serves
+        here, inventory, paths, show=clusters.show_peers, serves=clusters.serves
     )
-    readers.models.elsewhere = lambda name, path: peers.ssh(name).model(path)
-    readers.serves = lambda: clusters.serves(LOCAL)
-    chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
-    reloader = SettingsReloader(paths.config_file, readers, catalogue, clusters, peers)
+    inventory.models.elsewhere = lambda name, path: peers.ssh(name).model(path)
+    inventory.serves = lambda: clusters.serves(LOCAL)
+    chats = Chats(
+        ChatStore(paths.chats_dir), _keeps_chats(inventory, paths.config_file)
+    )
+    reloader = SettingsReloader(
+        paths.config_file, inventory, catalogue, clusters, peers
+    )
     gossip = Gossip(
         peers,
         paths.told_dir,
         own=partial(_own_machine, clusters, catalogue),
         serves=clusters.serves,
-        is_on=lambda: readers.settings().gossip,
+        is_on=lambda: inventory.settings().gossip,
     )
     usage = UsageMonitor(clusters, peers)
     usage.take_up(paths.usage_file)
     parts = Parts(
-        readers=readers,
+        inventory=inventory,
         clusters=clusters,
         catalogue=catalogue,
         peers=peers,
@@ -144,7 +148,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     )
     api = Api(parts)
     await _begin(clusters, peers)
-    reloader.show(readers.settings_error)
+    reloader.show(inventory.settings_error)
     async with Listening(api.application(), checked_socket(paths)) as listening:
         log.info("controller %d serves %s", os.getpid(), paths.socket)
         async with asyncio.TaskGroup() as group:
@@ -195,7 +199,7 @@ def _own_machine(clusters: Clusters, catalogue: Catalogue) -> KnownMachine:
     return known_machine(socket.gethostname(), user, devices, models)
 
 
-def _keeps_chats(readers: Readers, file: Path) -> Callable[[], bool]:
+def _keeps_chats(inventory: LocalInventory, file: Path) -> Callable[[], bool]:
     """Return a function that is true if chats are to be written.
 
     It is false until the settings could be read. If ``keep_chats`` is off and the file
@@ -207,7 +211,7 @@ def _keeps_chats(readers: Readers, file: Path) -> Callable[[], bool]:
         nonlocal keeps
         if keeps is not False or file.exists():
             with contextlib.suppress(DllmError):
-                keeps = readers.config().keep_chats
+                keeps = inventory.config().keep_chats
         return bool(keeps)
 
     return look

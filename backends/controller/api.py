@@ -163,7 +163,7 @@ class Api:
         self._of = parts.cluster_of
         self._ended = parts.ended
         self._preparations = Preparations(
-            parts.clusters, parts.peers, parts.readers, self._models_found
+            parts.clusters, parts.peers, parts.inventory, self._models_found
         )
         self._model_api = ModelApi(parts, self._preparations)
         self.streams = 0
@@ -332,7 +332,7 @@ class Api:
         return answer
 
     def _keep_launch(self, plan: Plan) -> None:
-        folder = self._parts.readers.paths.launches_dir
+        folder = self._parts.inventory.paths.launches_dir
         try:
             keep_launch(folder, PlanFile.of(plan))
         except DllmError:
@@ -404,7 +404,7 @@ class Api:
 
     async def _inspect(self, request: web.Request) -> web.Response:
         path = request.query.get("path", "")
-        return json_response(await self._parts.readers.model(path))
+        return json_response(await self._parts.inventory.model(path))
 
     async def _models(self, request: web.Request) -> web.Response:
         if request.query.get("refresh") == "1":
@@ -421,7 +421,7 @@ class Api:
         listing = merged(self._parts.catalogue.listing, self._parts.peers.values())
         path = request.query.get("path", "")
         drafts = await self._preparations.drafting.candidates(path, listing.models)
-        model = await self._parts.readers.model(path)
+        model = await self._parts.inventory.model(path)
         trials = self._clusters.trials.found_for(model)
         return json_response(with_trials(drafts, trials))
 
@@ -437,7 +437,7 @@ class Api:
         processes = cluster.store.snapshot.processes
         # A worker has the name of its machine, which may be this one.
         if name == OWN_LOG and all(p.name != name for p in processes):
-            file = self._parts.readers.paths.controller_log
+            file = self._parts.inventory.paths.controller_log
             return json_response(await asyncio.to_thread(_own_log, file, offset, limit))
         peer = next((p.peer for p in processes if p.name == name), LOCAL)
         agent = self._parts.peers.get(peer).agent

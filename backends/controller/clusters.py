@@ -19,8 +19,8 @@ from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, UsageError
 from backends.gateway.target import GATEWAY
 from backends.machine_names import LOCAL
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machine, Machines
-from backends.machines.readers import Readers
 from backends.paths import Paths
 from backends.planning.blueprint import (
     cluster_of,
@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 class Clusters:
     """Makes clusters when they are first named, and runs them."""
 
-    def __init__(self, readers: Readers, paths: Paths) -> None:
-        self._readers = readers
+    def __init__(self, inventory: LocalInventory, paths: Paths) -> None:
+        self._inventory = inventory
         self._paths = paths
         self._machines: Machines
         self._clusters: dict[str, Cluster] = {}
@@ -64,7 +64,7 @@ class Clusters:
         self._settings_error = ""
         self.trials = TrialBook(paths.trials_file)
         self.speeds = CalibrationStore(paths.speeds_file)
-        self.memory = PlannedMemory(readers, paths)
+        self.memory = PlannedMemory(inventory, paths)
         self.event_log = EventLog(EventFiles(paths.events_dir), self._happened)
         self._peer_recorder = PeerRecorder(self.event_log)
 
@@ -99,11 +99,11 @@ class Clusters:
         return self._clusters[name]
 
     def _make(self, name: str) -> None:
-        store = SnapshotStore(self._readers.settings, cluster=name, told=self._told)
+        store = SnapshotStore(self._inventory.settings, cluster=name, told=self._told)
         context = ClusterContext(
             name=name,
             machines=self._machines,
-            readers=self._readers,
+            inventory=self._inventory,
             store=store,
             journal=Journal(self._paths.journal(name)),
             recorder=EventRecorder(self.event_log, name),
@@ -205,7 +205,7 @@ class Clusters:
     async def held_by_others(self, cluster: Cluster) -> list[ClusterMemory]:
         others = [other for other in self if other is not cluster]
         held = [
-            await held_by(other.pursued, other.store.snapshot, self._readers)
+            await held_by(other.pursued, other.store.snapshot, self._inventory)
             for other in others
         ]
         return [each for each in held if each is not None]
@@ -214,7 +214,7 @@ class Clusters:
         """Show the engine that a launch would use, or what is missing."""
         store = self.get().store
         try:
-            engine = await self._readers.engine()
+            engine = await self._inventory.engine()
         except DllmError as error:
             if store.snapshot.engine is None and not store.snapshot.message:
                 store.update(message=str(error), no_engine=True)

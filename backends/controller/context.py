@@ -17,8 +17,8 @@ from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
 from backends.controller.steps import Steps
 from backends.gateway.access import ApiSettings, api_settings
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machines
-from backends.machines.readers import Readers
 from backends.speculation.auto import TrialBook
 from backends.state import Plan
 
@@ -31,7 +31,7 @@ class ClusterContext:
 
     name: str
     machines: Machines
-    readers: Readers
+    inventory: LocalInventory
     store: SnapshotStore
     journal: Journal
     recorder: EventRecorder
@@ -68,8 +68,8 @@ class ClusterContext:
     @property
     def api(self) -> ApiSettings:
         """Return the access rules of the API as launched, whatever changed since."""
-        launched, readers = self.record.goal.api, self.readers
-        return launched or api_settings(readers.settings(), readers.paths)
+        launched, inventory = self.record.goal.api, self.inventory
+        return launched or api_settings(inventory.settings(), inventory.paths)
 
     def demanded_port(self, plan: Plan) -> int | None:
         return plan.api_port or self.api.port

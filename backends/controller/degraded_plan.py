@@ -56,7 +56,7 @@ class DegradedPlans:
 
     def __init__(self, context: ClusterContext) -> None:
         self._machines = context.machines
-        self._readers = context.readers
+        self._inventory = context.inventory
         self._store = context.store
         self._recorder = context.recorder
         self._journal = context.journal
@@ -90,8 +90,8 @@ class DegradedPlans:
     async def fallbacks(self, plan: Plan) -> tuple[Fallback, ...]:
         measured = self._journal.record.measured
         machines = await self.machines(loaded(plan, measured) if measured else None)
-        model = await self._readers.model(plan.model)
-        protocol = await self._readers.rpc_protocol(plan)
+        model = await self._inventory.model(plan.model)
+        protocol = await self._inventory.rpc_protocol(plan)
         found = []
         for lost, name in losses(plan).items():
             try:
@@ -109,7 +109,7 @@ class DegradedPlans:
 
     async def machines(self, held: ClusterMemory | None) -> dict[str, Peer]:
         """All of them with what is free there now, and ``held`` with it."""
-        now = await machines_now(self._machines, self._readers)
+        now = await machines_now(self._machines, self._inventory)
         return {machine.name: machine for machine in room_for(now, held, ())}
 
     async def without(
@@ -124,12 +124,12 @@ class DegradedPlans:
         Raises:
             DllmError: the others cannot do it.
         """
-        model = await self._readers.model(plan.model)
+        model = await self._inventory.model(plan.model)
         make = partial(
             plan_without,
             workers=workers,
-            ctx_min=self._readers.settings().ctx_size_min,
-            protocol=await self._readers.rpc_protocol(plan),
+            ctx_min=self._inventory.settings().ctx_size_min,
+            protocol=await self._inventory.rpc_protocol(plan),
         )
         # Many contexts may be tried.
         return await asyncio.to_thread(make, plan, away, model, machines)
@@ -151,7 +151,7 @@ class DegradedPlans:
             await forever()
         while True:
             await self._lasting(self._steady_s, lambda: self._all_there(plan))
-            policy = self._readers.settings().rejoin
+            policy = self._inventory.settings().rejoin
             if policy != "idle":
                 if policy == "ask":
                     self._recorder.waiting(f"{away} is back: launch again to use it")

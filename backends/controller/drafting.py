@@ -16,8 +16,8 @@ from backends.controller.context import ClusterContext
 from backends.controller.launch_facts import OTHER_DRAFT, blaming_draft
 from backends.controller.memory_usage import PlannedMemory, machines_now
 from backends.errors import DllmError, PlanError
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machines
-from backends.machines.readers import Readers
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.speculation.drafts import (
@@ -53,13 +53,13 @@ from backends.state import (
 log = logging.getLogger(__name__)
 
 
-async def draft_models(plan: Plan, readers: Readers) -> dict[str, ModelInfo]:
+async def draft_models(plan: Plan, inventory: LocalInventory) -> dict[str, ModelInfo]:
     """The draft models of a plan that can be read, by their files."""
     methods = plan.speculation.methods if plan.speculation else ()
     found = {}
     for path in {method.model for method in methods if method.model}:
         with contextlib.suppress(DllmError):
-            found[path] = await readers.model(path)
+            found[path] = await inventory.model(path)
     return found
 
 
@@ -91,10 +91,10 @@ def gains(
 async def gains_now(context: ClusterContext, plan: Plan) -> dict[str, DraftGain]:
     """The same for a plan that is brought up; none if anything is not known."""
     try:
-        model = await context.readers.model(plan.model)
-        models = await draft_models(plan, context.readers)
-        engine = (await context.readers.engine()).info
-        machines = await machines_now(context.machines, context.readers)
+        model = await context.inventory.model(plan.model)
+        models = await draft_models(plan, context.inventory)
+        engine = (await context.inventory.engine()).info
+        machines = await machines_now(context.machines, context.inventory)
         ground = ground_of(plan, model, machines, engine)
         links, asked = context.store.snapshot.links, context.links.lab_of
         speeds = await asyncio.to_thread(context.speeds.speeds, ground, links)
@@ -110,7 +110,7 @@ async def gains_now(context: ClusterContext, plan: Plan) -> dict[str, DraftGain]
 
 @dataclass(frozen=True, eq=False)
 class Drafting:
-    _readers: Readers
+    _inventory: LocalInventory
     _machines: Machines
     _memory: PlannedMemory
     _models: Callable[[], Awaitable[Sequence[ModelFile]]]
@@ -140,8 +140,8 @@ class Drafting:
         return plan
 
     async def candidates(self, path: str, found: Iterable[ModelFile]) -> Drafts:
-        model = await self._readers.model(path)
-        flags = (await self._readers.engine()).flags
+        model = await self._inventory.model(path)
+        flags = (await self._inventory.engine()).flags
         return await asyncio.to_thread(
             drafts_for, model, self._header(model), flags, tuple(found)
         )
@@ -153,9 +153,9 @@ class Drafting:
         self, plan: Plan, peers: Sequence[Peer]
     ) -> Speculation | None:
         """The methods that ``auto`` compares, a draft model first."""
-        model = await self._readers.model(plan.model)
+        model = await self._inventory.model(plan.model)
         devices = _devices(plan, peers)
-        protocol = await self._readers.rpc_protocol(plan)
+        protocol = await self._inventory.rpc_protocol(plan)
         listed = await self.candidates(plan.model, await self._models())
         methods: list[Speculation] = []
         for draft in (*best_first(listed), MTP_DRAFT, NGRAM_DRAFT):
@@ -178,14 +178,14 @@ class Drafting:
         flags, protocol = engine.flags, engine.info.rpc_protocol
         if draft == NGRAM_DRAFT:
             return Speculation(type=method_for(flags, draft))
-        model = await self._readers.model(plan.model)
+        model = await self._inventory.model(plan.model)
         if draft == MTP_DRAFT:
             if why := own_layers_misfit(model):
                 raise PlanError(why, OTHER_DRAFT)
             method = method_for(flags, MTP_DRAFT)
             return own_layers(plan, model, method, protocol)
         with blaming_draft():
-            info = await self._readers.model(draft)
+            info = await self._inventory.model(draft)
         method = method_for(flags, draft, head_method(info.arch))
         await asyncio.to_thread(self._require_fit, model, info)
         with blaming_draft():

@@ -46,8 +46,8 @@ from backends.link.transport import (
 from backends.machine_names import LOCAL
 from backends.machines.agent import ProcessRecord
 from backends.machines.bare import connects, numeric_address
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machine, Machines, open_way
-from backends.machines.readers import Readers
 from backends.models.header import read_header
 from backends.models.parts import part_paths
 from backends.models.sparse import has_holes
@@ -74,7 +74,7 @@ async def site_of(
     cluster: str,
     plan: Plan,
     machines: Machines,
-    readers: Readers,
+    inventory: LocalInventory,
     steps: Steps,
     running: Callable[[WorkerSpec], Sequence[str]] = lambda _: (),
 ) -> Facts:
@@ -83,7 +83,7 @@ async def site_of(
     with steps.step("engine"):
         engines = await engines_of(plan, machines)
     with steps.step("model"):
-        model = await readers.model(plan.model)
+        model = await inventory.model(plan.model)
         if model.n_layer != plan.split.n_layer:
             raise PlanError(
                 f"The plan is for {plan.split.n_layer} layers, "
@@ -92,7 +92,7 @@ async def site_of(
             )
         model_path = await head.model_path(model)
         await check_whole(plan)
-        draft = await draft_path(plan, machines, readers)
+        draft = await draft_path(plan, machines, inventory)
     workers = used_workers(plan) if plan.relay else ()
     return Facts(
         cluster=cluster,
@@ -127,12 +127,12 @@ async def engines_of(plan: Plan, machines: Machines) -> dict[str, Engine]:
     return engines
 
 
-async def draft_path(plan: Plan, machines: Machines, readers: Readers) -> str:
+async def draft_path(plan: Plan, machines: Machines, inventory: LocalInventory) -> str:
     """Return the path of the draft model on the head; empty without a draft."""
     if plan.speculation is None or not plan.speculation.model:
         return ""
     with blaming_draft():
-        draft = await readers.model(plan.speculation.model)
+        draft = await inventory.model(plan.speculation.model)
         return await machines.get(plan.head).model_path(draft)
 
 
@@ -298,7 +298,7 @@ class Discovery:
             self._cluster,
             plan,
             self._machines,
-            self._context.readers,
+            self._context.inventory,
             self._steps,
             self._told,
         )
@@ -357,8 +357,8 @@ class Discovery:
 
     async def require_access(self) -> ApiSettings:
         """See that the API may be given out as the settings want it now."""
-        readers = self._context.readers
-        api = api_settings(readers.config(), readers.paths)
+        inventory = self._context.inventory
+        api = api_settings(inventory.config(), inventory.paths)
         await asyncio.to_thread(require_safe, api.access)
         await asyncio.to_thread(require_address, api.access)
         return api

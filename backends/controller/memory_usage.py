@@ -34,17 +34,17 @@ from backends.state import (
 if TYPE_CHECKING:
     from backends.controller.journal import Record
     from backends.machines.agent import ProcessRecord
+    from backends.machines.local_inventory import LocalInventory
     from backends.machines.machine import Machine, Machines
-    from backends.machines.readers import Readers
 
 READ_S = 1.0
 """Longest wait for a machine to tell its memory; its last figure stands then."""
 
 
-async def machines_now(machines: Machines, readers: Readers) -> list[Peer]:
+async def machines_now(machines: Machines, inventory: LocalInventory) -> list[Peer]:
     """This machine with its devices, then every peer, main memory as it is now."""
     here = machines.get(LOCAL)
-    local = (await here.agent.memory(), *await _own_accelerators(readers))
+    local = (await here.agent.memory(), *await _own_accelerators(inventory))
     others = [machine for machine in machines.all() if machine is not here]
     peers = with_memory(machines.values(), await memory_of(others))
     return [Peer(name=LOCAL, devices=local), *peers]
@@ -67,9 +67,9 @@ def with_memory(peers: Iterable[Peer], memory: Iterable[Device]) -> list[Peer]:
     return [replace(peer, devices=tuple(map(now, peer.devices))) for peer in peers]
 
 
-async def _own_accelerators(readers: Readers) -> tuple[Device, ...]:
+async def _own_accelerators(inventory: LocalInventory) -> tuple[Device, ...]:
     try:
-        return (await readers.engine()).info.devices
+        return (await inventory.engine()).info.devices
     except EngineError:
         return ()
 
@@ -83,7 +83,7 @@ async def _memory(machine: Machine) -> Device | None:
 
 
 async def held_by(
-    plan: Plan | None, snapshot: ClusterSnapshot, readers: Readers
+    plan: Plan | None, snapshot: ClusterSnapshot, inventory: LocalInventory
 ) -> ClusterMemory | None:
     """Return the memory that a cluster takes, or will take; None if it is idle."""
     if plan is None:
@@ -92,11 +92,11 @@ async def held_by(
     if measured is not None and snapshot.state is ClusterState.SERVING:
         return loaded(plan, measured)
     try:
-        model = await readers.model(plan.model)
+        model = await inventory.model(plan.model)
     except DllmError:
         # It will not load either.
         return None
-    protocol = await readers.rpc_protocol(plan)
+    protocol = await inventory.rpc_protocol(plan)
     alone = plan_loads(model, plan, protocol=protocol)
     loads = loads_with_draft(alone, plan.speculation)
     return ClusterMemory(
@@ -139,17 +139,17 @@ class PlannedMemory:
     It keeps the answers below the cache folder.
     """
 
-    def __init__(self, readers: Readers, paths: Paths) -> None:
-        self._readers = readers
+    def __init__(self, inventory: LocalInventory, paths: Paths) -> None:
+        self._inventory = inventory
         self._headers = paths.cache_dir / "headers"
         self._asker = MemoryAsker(paths.cache_dir / "memory", relay_binary)
 
     async def of(self, plan: Plan) -> PlanMemory:
         """The memory of a plan; predicted, with the reason, if no engine answers."""
-        model, protocol = await self._readers.model(plan.model), ""
+        model, protocol = await self._inventory.model(plan.model), ""
         try:
             files = await asyncio.to_thread(self.files, model)
-            engine = await self._readers.engine(
+            engine = await self._inventory.engine(
                 plan.engine if plan.head == LOCAL else None
             )
             protocol = engine.info.rpc_protocol

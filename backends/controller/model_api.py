@@ -107,9 +107,9 @@ class ModelApi:
     def __init__(self, parts: Parts, preparations: Preparations) -> None:
         self._parts = parts
         self._machines = parts.peers
-        self._readers = parts.readers
+        self._inventory = parts.inventory
         self._removals = Removals(
-            parts.peers, parts.clusters, parts.catalogue, parts.readers
+            parts.peers, parts.clusters, parts.catalogue, parts.inventory
         )
         self._preparations = preparations
         self._looker = ThreadPoolExecutor(1, "paths")
@@ -142,7 +142,7 @@ class ModelApi:
     async def _get(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, GetRequest)
         parse_source(asked.source)
-        folder = models_folder(self._readers.settings().model_dirs)
+        folder = models_folder(self._inventory.settings().model_dirs)
         work = download(asked.source, folder, hub_environment(asked.settings))
         what = f"got the model {printable(asked.source)}"
         with self._parts.recorder(request, LOCAL).tries(what):
@@ -155,8 +155,10 @@ class ModelApi:
 
     async def _engine(self) -> AsyncGenerator[EngineProgress, None]:
         told: asyncio.Queue[EngineProgress | None] = asyncio.Queue()
-        readers = self._readers
-        work = get_engine(None, readers.paths, readers.agent, progress=told.put_nowait)
+        inventory = self._inventory
+        work = get_engine(
+            None, inventory.paths, inventory.agent, progress=told.put_nowait
+        )
         task = asyncio.create_task(work)
         task.add_done_callback(lambda _: told.put_nowait(None))
         try:
@@ -166,7 +168,7 @@ class ModelApi:
         finally:
             await end_tasks(task)
         await self._parts.clusters.look_for_engine()
-        engine = (await readers.engine()).info
+        engine = (await inventory.engine()).info
         yield EngineProgress(stage=EngineStage.DONE, fraction=1.0, engine=engine)
 
     async def _remote(self, request: web.Request) -> web.StreamResponse:
@@ -182,7 +184,7 @@ class ModelApi:
     ) -> AsyncGenerator[RemoteModel, None]:
         rooms_bytes = await self._preparations.rooms(cluster)
         env = hub_environment(asked.settings)
-        headers = self._readers.paths.cache_dir / "remote"
+        headers = self._inventory.paths.cache_dir / "remote"
         work = remote_models(asked.source, headers, rooms_bytes, env)
         async with aclosing(work) as found:
             async for one in found:

@@ -104,7 +104,7 @@ class PeerApi:
         # Without peers none needs asyncssh, which takes half of a controller's start.
         from backends.controller.deliveries import Deliveries
 
-        catalogue, paths = self._parts.catalogue, self._parts.readers.paths
+        catalogue, paths = self._parts.catalogue, self._parts.inventory.paths
         return Deliveries(self._peers, lambda: catalogue.listing, paths.cache_dir)
 
     def routes(self) -> list[web.RouteDef]:

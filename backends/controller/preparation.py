@@ -43,8 +43,8 @@ from backends.controller.steps import Steps
 from backends.errors import ControllerError, DllmError, PlanError, did_you_mean
 from backends.gateway.access import api_settings
 from backends.machine_names import LOCAL
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machines
-from backends.machines.readers import Readers
 from backends.planning.blueprint import Facts, commands, gateway_command, machines_of
 from backends.planning.checking import check_plan, remarks
 from backends.planning.cluster_file import (
@@ -133,13 +133,13 @@ class Preparations:
         self,
         clusters: Clusters,
         machines: Machines,
-        readers: Readers,
+        inventory: LocalInventory,
         models: Callable[[], Awaitable[Sequence[ModelFile]]],
     ) -> None:
         self._clusters = clusters
         self._machines = machines
-        self._readers = readers
-        self.drafting = Drafting(readers, machines, clusters.memory, models)
+        self._inventory = inventory
+        self.drafting = Drafting(inventory, machines, clusters.memory, models)
         self._models = models
         self._kept: dict[tuple[str, str], Prepared] = {}
 
@@ -191,8 +191,8 @@ class Preparations:
 
     async def fit(self, cluster: Cluster, ask: Ask) -> Fit:
         survey = await self._survey(cluster)
-        model = await self._readers.model(ask.model)
-        config, cores = self._readers.config(), os.cpu_count() or 1
+        model = await self._inventory.model(ask.model)
+        config, cores = self._inventory.config(), os.cpu_count() or 1
 
         def made(ctx_size: int) -> Plan:
             asked = msgspec.structs.replace(ask, ctx_size=ctx_size)
@@ -212,7 +212,7 @@ class Preparations:
 
     async def speeds(self, cluster: Cluster, plan: Plan) -> ClusterSpeeds:
         survey = await self._survey(cluster, plan)
-        model = await self._readers.model(plan.model)
+        model = await self._inventory.model(plan.model)
         return (await self._option(cluster, plan, model, survey)).speeds
 
     async def forecasts(
@@ -227,7 +227,7 @@ class Preparations:
         ``depth`` is the context amid an answer, where nothing is drafted.
         """
         survey = await self._survey(cluster, plan)
-        model = await self._readers.model(plan.model)
+        model = await self._inventory.model(plan.model)
         option = await self._option(cluster, plan, model, survey)
         load = workload(plan)._replace(depth=depth)
         found = []
@@ -245,7 +245,7 @@ class Preparations:
     ) -> tuple[Alternative, ...]:
         """A plan as it is, the best ones of its devices for all aims, and others."""
         survey = await self._survey(cluster, plan)
-        model = await self._readers.model(plan.model)
+        model = await self._inventory.model(plan.model)
         args = in_layers(plan).extra_args
         ask = Ask(model=plan.model, objective=Objective.DECODE, extra_args=args)
         require_open(ask, model)
@@ -260,7 +260,7 @@ class Preparations:
         if plan is None:
             raise ControllerError("Nothing runs", "Launch a plan: dllm-tui up MODEL.")
         survey = await self._survey(cluster, plan)
-        model = await self._readers.model(plan.model)
+        model = await self._inventory.model(plan.model)
         option = await self._option(cluster, plan, model, survey)
         labs = {link.worker: link.lab for link in snapshot.links}
         option = replace(option, speeds=with_labs(option.speeds, labs.get))
@@ -289,7 +289,7 @@ class Preparations:
         survey = await self._survey(cluster, asked)
         plan = await self.drafting.require(asked, survey.peers)
         try:
-            model = await self._readers.model(plan.model)
+            model = await self._inventory.model(plan.model)
         except DllmError:
             return plan, None
         plan = await _checked(plan, model, survey)
@@ -305,18 +305,18 @@ class Preparations:
     ) -> Survey:
         await self._clusters.book.weigh(WEIGHT_AGE_S)
         if machines is None:
-            machines = await machines_now(self._machines, self._readers)
-        mine = await held_by(cluster.pursued, cluster.store.snapshot, self._readers)
+            machines = await machines_now(self._machines, self._inventory)
+        mine = await held_by(cluster.pursued, cluster.store.snapshot, self._inventory)
         others = await self._clusters.held_by_others(cluster)
         plan = asked if isinstance(asked, Plan) else None
         return Survey(
             machines=machines,
             peers=room_for(machines, mine, others),
-            rpc_protocol=await self._readers.rpc_protocol(plan),
+            rpc_protocol=await self._inventory.rpc_protocol(plan),
         )
 
     async def _proposed(self, ask: Ask, survey: Survey, cluster: Cluster) -> Plan:
-        model = await self._readers.model(ask.model)
+        model = await self._inventory.model(ask.model)
         require_open(ask, model)
         plan = await self._by_memory(ask, model, survey)
         if ask.objective is None:
@@ -333,7 +333,7 @@ class Preparations:
 
     async def _by_memory(self, ask: Ask, model: ModelInfo, survey: Survey) -> Plan:
         cores = os.cpu_count() or 1
-        plan = propose(ask, model, self._readers.config(), survey.peers, cores)
+        plan = propose(ask, model, self._inventory.config(), survey.peers, cores)
         return await self.drafting.settled(plan, survey.peers)
 
     async def _other_heads(self, ask: Ask, plan: Plan, survey: Survey) -> list[str]:
@@ -354,7 +354,7 @@ class Preparations:
         engine = None if wanted else cluster.store.snapshot.engine
         if engine is None:
             with contextlib.suppress(DllmError):
-                engine = (await self._readers.engine(wanted)).info
+                engine = (await self._inventory.engine(wanted)).info
         ground = ground_of(plan, model, survey.machines, engine)
         book, links = self._clusters.speeds, cluster.store.snapshot.links
         return Option(
@@ -363,19 +363,19 @@ class Preparations:
             devices=survey.devices(plan),
             speeds=await asyncio.to_thread(book.speeds, ground, links),
             pins=plan.asked.pins if plan.asked else (),
-            draft_models=await draft_models(plan, self._readers),
+            draft_models=await draft_models(plan, self._inventory),
             trials=self._clusters.trials.found_for(model),
         )
 
     async def _prepared(self, cluster: Cluster, plan: Plan, survey: Survey) -> Prepared:
-        model = await self._readers.model(plan.model)
+        model = await self._inventory.model(plan.model)
         plan = await _checked(plan, model, survey)
         return Prepared(
             plan=plan,
             model=model,
             survey=survey,
             facts=await site_of(
-                cluster.name, plan, self._machines, self._readers, Steps()
+                cluster.name, plan, self._machines, self._inventory, Steps()
             ),
             probed=self._probed(plan),
         )
@@ -388,7 +388,7 @@ class Preparations:
                 "This launch was prepared too long ago", "Prepare it again."
             )
         plan = prepared.plan
-        model = await self._readers.model(plan.model)
+        model = await self._inventory.model(plan.model)
         if prepared.model == model and prepared.probed == self._probed(plan):
             return prepared
         survey = await self._survey(cluster, plan)
@@ -406,7 +406,7 @@ class Preparations:
     ) -> Preview:
         plan, model, survey = prepared.plan, prepared.model, prepared.survey
         objective = plan.asked.objective if plan.asked else None
-        access = api_settings(self._readers.config(), self._readers.paths).access
+        access = api_settings(self._inventory.config(), self._inventory.paths).access
         peers = {peer.name: peer for peer in survey.peers}
         asked = await self._clusters.memory.of(plan)
         option = await self._option(cluster, plan, model, survey)
@@ -424,13 +424,13 @@ class Preparations:
         self, given: GivenCluster, ask: Ask, *, explain: bool = False
     ) -> Preview:
         """The plan for machines that need not be there, with its memory."""
-        model = await self._readers.model(ask.model)
+        model = await self._inventory.model(ask.model)
         require_open(ask, model)
         if ask.server.draft != NO_DRAFT:
             raise PlanError(
                 "A cluster file is planned without a draft", "Leave out --draft."
             )
-        engine = await self._readers.engine()
+        engine = await self._inventory.engine()
         protocol = engine.info.rpc_protocol
         options = imagined_options(given, ask, model, protocol)
         option = options[0]

@@ -215,7 +215,7 @@ class Reconciler:
             context.speeds,
             context.store,
             context.links.passes,
-            partial(machines_now, context.machines, context.readers),
+            partial(machines_now, context.machines, context.inventory),
         )
         self.serving = Serving(context.store, context.links, runs)
         self.auto = AutoDraft(
@@ -486,7 +486,7 @@ class Reconciler:
         if self._journal.record.served_since is None:
             return plan
         try:
-            await draft_path(plan, self._machines, self._context.readers)
+            await draft_path(plan, self._machines, self._context.inventory)
         except ModelError as error:
             why = f"{error.what}: it serves without a draft"
             self._recorder.waiting(why)

@@ -15,8 +15,8 @@ from backends.config import PeerConfig
 from backends.controller.clusters import Clusters
 from backends.errors import DllmError
 from backends.machine_names import LOCAL, at_peer
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.peers import Peers
-from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
@@ -33,7 +33,7 @@ class Removals:
     _machines: Peers
     _clusters: Clusters
     _catalogue: Catalogue
-    _readers: Readers
+    _inventory: LocalInventory
 
     async def of_model(self, machine: str, path: str, *, lm_studio: bool) -> Removal:
         await self._machines.reached([machine])
@@ -88,7 +88,7 @@ class Removals:
             found += [path for _, path in named]
         if machine in machines_of(plan):
             try:
-                model = await self._readers.model(plan.model)
+                model = await self._inventory.model(plan.model)
                 found += await self._machines.get(machine).copies_of(model)
             except DllmError:
                 name = PurePath(plan.model).name
@@ -104,7 +104,7 @@ class Removals:
         if machine == LOCAL:
             return self._catalogue.folders
         told = await self._machines.get(machine).agent.machine()
-        config = self._readers.settings().peers.get(machine, PeerConfig())
+        config = self._inventory.settings().peers.get(machine, PeerConfig())
         home = Path(told.variables.get("HOME", "/"))
         return configured_folders(config.model_dirs, home, told.variables)
 
@@ -116,7 +116,7 @@ class Removals:
             there = peer.facts.models if peer.facts else ()
             held |= {model.identity for model in there}
         names = {peer.name for peer in self._machines.values()}
-        headers = self._readers.paths.cache_dir / "headers"
+        headers = self._inventory.paths.cache_dir / "headers"
         return await asyncio.to_thread(
             lambda: (
                 _headers(headers, names, before_s)

@@ -29,8 +29,8 @@ from backends.controller.settings_reload import SettingsReloader
 from backends.controller.usage_monitor import UsageMonitor
 from backends.errors import DllmError, UsageError
 from backends.machines.gossip import Gossip
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.peers import Peers
-from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
 from backends.paths import make_private
 from backends.state import (
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    readers: Readers
+    inventory: LocalInventory
     clusters: Clusters
     catalogue: Catalogue
     peers: Peers

@@ -9,8 +9,8 @@ from pathlib import Path
 from backends.config import Config, stamp_of
 from backends.controller.clusters import Clusters
 from backends.errors import DllmError
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.peers import Peers
-from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
 from backends.models.search import user_folders
 from backends.state import EventKind, EventTone
@@ -26,17 +26,17 @@ class SettingsReloader:
     def __init__(
         self,
         file: Path,
-        readers: Readers,
+        inventory: LocalInventory,
         catalogue: Catalogue,
         clusters: Clusters,
         peers: Peers,
     ) -> None:
         self._file = file
-        self._readers = readers
+        self._inventory = inventory
         self._catalogue = catalogue
         self._clusters = clusters
         self._peers = peers
-        self._known = readers.settings()
+        self._known = inventory.settings()
         self._seen = stamp_of(file)
         self._all_peers = True
         self._wrong: DllmError | None = None
@@ -76,7 +76,7 @@ class SettingsReloader:
                 return
             self._seen, self._wrong = stamp, None
             try:
-                config = self._readers.config()
+                config = self._inventory.config()
                 self.show(None)
                 await self._take(config)
             except DllmError as error:
@@ -105,7 +105,7 @@ class SettingsReloader:
 
     async def _show_engine(self) -> None:
         try:
-            engine = await self._readers.engine()
+            engine = await self._inventory.engine()
         except DllmError as error:
             self._clusters.get().store.update(message=str(error))
             return

@@ -24,7 +24,7 @@ from backends.errors import (
     UsageError,
 )
 from backends.link.relay import relay_argv
-from backends.machines.readers import Readers
+from backends.machines.local_inventory import LocalInventory
 from backends.paths import relay_binary
 from backends.state import Device, Peer, PeerState, Plan, Transport
 
@@ -47,14 +47,14 @@ class BarePeer:
         self,
         name: str,
         config: PeerConfig,
-        readers: Readers,
+        inventory: LocalInventory,
         changed: Callable[[], None],
         in_use: Callable[[str], bool],
     ) -> None:
         require_endpoint(config.bare or "")
         self._endpoint = config.bare or ""
         self._budget_bytes = config.budget_bytes
-        self._readers = readers
+        self._inventory = inventory
         self._changed = changed
         self._in_use = in_use
         self._relay: AskingRelay | None = None
@@ -106,14 +106,14 @@ class BarePeer:
 
         A relay whose question is still open stays: leaving would kill the rpc-server.
         """
-        engine = await self._readers.engine()
+        engine = await self._inventory.engine()
         if self._relay is not None and not self._relay.idle:
             raise self._silent(engine.info.rpc_protocol)
         if self._relay is None:
             self._relay = await AskingRelay.start(self.peer.name, self._endpoint)
         try:
             found = await list_devices(
-                self._readers.agent,
+                self._inventory.agent,
                 engine.info,
                 self._relay.address,
                 timeout_s=ASK_TIMEOUT_S,

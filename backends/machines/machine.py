@@ -34,7 +34,7 @@ from backends.state import (
 if TYPE_CHECKING:
     from backends.engine.ask import Engine
     from backends.machines.agent import AgentSession
-    from backends.machines.readers import Readers
+    from backends.machines.local_inventory import LocalInventory
 
 
 class Machine(Protocol):
@@ -90,19 +90,19 @@ class LocalMachine:
     def __init__(
         self,
         agent: AgentSession,
-        readers: Readers,
+        inventory: LocalInventory,
         relay_socket: Callable[[str], Path],
         models: Callable[[], Iterable[ModelFile]],
     ) -> None:
         self.name = LOCAL
         self.transport = Transport.LOCAL
         self.agent = agent
-        self._readers = readers
+        self._inventory = inventory
         self._relay_socket = relay_socket
         self._models = models
 
     async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
-        return await self._readers.engine(wanted)
+        return await self._inventory.engine(wanted)
 
     async def model_path(self, model: ModelInfo) -> str:
         if there := at_peer(model.path):
@@ -121,7 +121,7 @@ class LocalMachine:
 
     @property
     def searched(self) -> str:
-        folders = user_folders(self._readers.config().model_dirs)
+        folders = user_folders(self._inventory.config().model_dirs)
         return named_folders([str(folder.path) for folder in folders])
 
     def _stand_ins(self, path: str, sparse: SparseModel) -> tuple[str, ...]:

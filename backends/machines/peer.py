@@ -65,7 +65,7 @@ from backends.units import format_age
 
 if TYPE_CHECKING:
     from backends.config import PeerConfig
-    from backends.machines.readers import Readers
+    from backends.machines.local_inventory import LocalInventory
 
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class SshPeer:
         config: PeerConfig,
         *,
         paths: Paths,
-        readers: Readers,
+        inventory: LocalInventory,
         head_id: str,
         changed: Callable[[], None],
         settle: Callable[[Machine], Awaitable[None]],
@@ -125,7 +125,7 @@ class SshPeer:
     ) -> None:
         self._paths = paths
         self._trusted = trusted
-        self._readers = readers
+        self._inventory = inventory
         self._changed = changed
         self._settle = settle
         self._serves = serves
@@ -363,7 +363,7 @@ class SshPeer:
 
     async def _judged(self, facts: PeerFacts) -> tuple[PeerState, str]:
         try:
-            ours = (await self._readers.engine()).info.rpc_protocol
+            ours = (await self._inventory.engine()).info.rpc_protocol
         except DllmError:
             ours = ""
         return state_of(facts, ours, self._remedy)
@@ -373,8 +373,8 @@ class SshPeer:
     async def provision(self, mode: ProvisionMode) -> str:
         """Install engine and helper; what may surprise about how, in one sentence."""
         await self._reach()
-        engine = await self._readers.engine()
-        head = await self._readers.agent.machine()
+        engine = await self._inventory.engine()
+        head = await self._inventory.agent.machine()
         done = await self._at_work(
             provision(
                 self,

@@ -41,9 +41,9 @@ from backends.writing import write_private
 
 if TYPE_CHECKING:
     from backends.machines.join_listener import JoinListener
+    from backends.machines.local_inventory import LocalInventory
     from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer
-    from backends.machines.readers import Readers
     from backends.mesh.dialling import Dial
     from backends.mesh.digits import DigitsPairing
     from backends.mesh.discovery import Browser
@@ -77,14 +77,14 @@ class Peers:
     def __init__(
         self,
         local: Machine,
-        readers: Readers,
+        inventory: LocalInventory,
         paths: Paths,
         *,
         show: Callable[[tuple[Peer, ...]], None],
         serves: Callable[[str], bool],
     ) -> None:
         self._local = local
-        self._readers = readers
+        self._inventory = inventory
         self._paths = paths
         self._show_all = show
         self._serves = serves
@@ -139,7 +139,7 @@ class Peers:
         """
         self._settle = settle
         wrong: DllmError | None = None
-        for name, config in self._readers.settings().peers.items():
+        for name, config in self._inventory.settings().peers.items():
             try:
                 self._take(name, config)
             except DllmError as error:
@@ -192,14 +192,14 @@ class Peers:
         self, name: str, config: PeerConfig, trusted: Collection[str] = ()
     ) -> KnownPeer:
         if config.bare:
-            return BarePeer(name, config, self._readers, self._changed, self._serves)
+            return BarePeer(name, config, self._inventory, self._changed, self._serves)
         # Importing asyncssh takes longer than all the rest of a controller's start.
         from backends.machines.lent_peer import LentPeer
         from backends.machines.peer import SshPeer
 
         known: dict[str, Any] = {
             "paths": self._paths,
-            "readers": self._readers,
+            "inventory": self._inventory,
             "head_id": self.own_id(),
             "changed": self._changed,
             "settle": self._settle,
@@ -225,7 +225,7 @@ class Peers:
         )
 
     def _join_port(self) -> int:
-        return self._readers.settings().join_port
+        return self._inventory.settings().join_port
 
     @cached_property
     def _quic(self) -> QuicDialler:

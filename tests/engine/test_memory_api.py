@@ -14,7 +14,7 @@ from backends.demo import MODEL_PATH
 from backends.engine.install import find_engine
 from backends.errors import ModelError
 from backends.machines.local import local_agent_for_now
-from backends.machines.readers import Readers
+from backends.machines.local_inventory import LocalInventory
 from backends.models.layers import read_model
 from backends.paths import Paths, user_paths
 from backends.split.layout import make_split
@@ -41,7 +41,7 @@ def paths(tmp_path: Path) -> Paths:
 @pytest.fixture
 async def asker(paths: Paths) -> AsyncIterator[PlannedMemory]:
     async with local_agent_for_now(paths.run_dir) as agent:
-        yield PlannedMemory(Readers(paths, agent), paths)
+        yield PlannedMemory(LocalInventory(paths, agent), paths)
 
 
 async def test_the_engine_tells_what_a_plan_takes(asker: PlannedMemory) -> None:

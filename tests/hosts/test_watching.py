@@ -11,8 +11,8 @@ import pytest
 
 from backends.config import PeerConfig
 from backends.machines.local import local_agent
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.peer import SshPeer
-from backends.machines.readers import Readers
 from backends.paths import relay_binary
 from backends.state import PeerState
 from tests.hosts.reaching import until
@@ -54,7 +54,7 @@ class Watched:
             name,
             PeerConfig(ssh=name, engine="~/engine"),
             paths=paths,
-            readers=Readers(paths, local_agent(paths.run_dir)),
+            inventory=LocalInventory(paths, local_agent(paths.run_dir)),
             head_id="cafe",
             changed=lambda: self.told.append(self.known.peer.state),
             settle=_nothing_to_settle,

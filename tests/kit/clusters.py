@@ -20,7 +20,7 @@ from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
 from backends.engine.ask import Engine
 from backends.errors import ModelError
-from backends.machines.readers import Readers
+from backends.machines.local_inventory import LocalInventory
 from backends.paths import Paths
 from backends.speculation.auto import TrialBook
 from backends.state import ClusterState, ModelInfo, Plan
@@ -29,7 +29,7 @@ from tests.kit.waiting import PATIENCE_S
 from tests.unit.planning import machines as planned
 
 
-class ScriptedReaders(Readers):
+class ScriptedInventory(LocalInventory):
     """Reads real settings; models and engines are as a test says."""
 
     def __init__(self, paths: Paths, models: dict[str, ModelInfo]) -> None:
@@ -74,11 +74,11 @@ class Stage:
         if record is not None:
             self.journal.save(record)
         self.event_log = EventLog(EventFiles(folder / "events"))
-        self.readers = ScriptedReaders(paths, {planned.PATH: planned.MODEL})
+        self.inventory = ScriptedInventory(paths, {planned.PATH: planned.MODEL})
         self.context = ClusterContext(
             name="default",
             machines=self.machines,
-            readers=self.readers,
+            inventory=self.inventory,
             store=SnapshotStore(Config),
             journal=self.journal,
             recorder=EventRecorder(self.event_log, "default"),

@@ -207,7 +207,7 @@ def ssh_peer(name: str, connection: Connection, paths: Paths, head_id: str) -> S
         name,
         PeerConfig(ssh=name),
         paths=paths,
-        readers=cast("Any", None),
+        inventory=cast("Any", None),
         head_id=head_id,
         changed=lambda: None,
         settle=settle,

@@ -37,7 +37,7 @@ from backends.state import (
     Speculation,
 )
 from backends.state.snapshots import RequestCounts
-from tests.kit.clusters import ScriptedReaders, paths_in
+from tests.kit.clusters import ScriptedInventory, paths_in
 from tests.kit.full_disk import little_room
 from tests.kit.machines import Cast
 from tests.kit.virtual_time import in_virtual_time
@@ -98,8 +98,8 @@ class Scene:
             await asyncio.sleep(1.0)
         if act == "ends":
             return
-        readers = ScriptedReaders(self.paths, self.models)
-        self.clusters = Clusters(readers, self.paths)
+        inventory = ScriptedInventory(self.paths, self.models)
+        self.clusters = Clusters(inventory, self.paths)
         await self.clusters.start(self.cast)  # type: ignore[arg-type]
         self.clusters.begin()
         self.clusters.show_peers(self.cast.values())

@@ -378,7 +378,7 @@ SLOW_SEARCH = """
 import asyncio, sys, threading
 from pathlib import Path
 import backends.controller.__main__ as controller
-from backends.machines import readers
+from backends.machines import local_inventory
 from backends.machines.agent import AgentSession
 from backends.state import EngineInfo, EngineSource
 
@@ -412,7 +412,7 @@ async def look_for_none(self):
 
 create, asyncio.create_subprocess_exec = asyncio.create_subprocess_exec, spawn
 close_agent, AgentSession.close = AgentSession.close, close
-readers.find_engine = search
+local_inventory.find_engine = search
 controller.Clusters.look_for_engine = look_for_none
 sys.exit(controller.main())
 """

@@ -215,8 +215,8 @@ def on(
     stage: Stage, model: ModelInfo, *machines: Peer, settings: str = ""
 ) -> DegradedPlans:
     """With what is free on machines; those that are not among them are away."""
-    stage.readers.scripted = {model.path: model}
-    config = stage.readers.paths.config_file
+    stage.inventory.scripted = {model.path: model}
+    config = stage.inventory.paths.config_file
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(settings)
     for name, one in stage.cast.machines.items():

@@ -36,8 +36,8 @@ from backends.errors import ControllerError, MachineError, ModelError, PlanError
 from backends.link.relay import worker_relay_argv
 from backends.machines.agent import ProcessRecord
 from backends.machines.local import local_agent_for_now
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import LocalMachine
-from backends.machines.readers import Readers
 from backends.models import layers
 from backends.models.header import read_header
 from backends.models.layers import read_model
@@ -97,12 +97,12 @@ class Bench:
     ) -> None:
         self.asked = Counter[str]()
         self.free_bytes: int | None = None
-        readers = Readers(paths, agent)
-        self.here = LocalMachine(agent, readers, lambda _: paths.run_dir, list)
+        inventory = LocalInventory(paths, agent)
+        self.here = LocalMachine(agent, inventory, lambda _: paths.run_dir, list)
         self.peers: tuple[Peer, ...] = ()
-        self.clusters = Clusters(readers, paths)
+        self.clusters = Clusters(inventory, paths)
         self.preparations = Preparations(
-            self.clusters, cast("Any", self), readers, self._no_models
+            self.clusters, cast("Any", self), inventory, self._no_models
         )
         memory, engine = agent.memory, self.here.engine
 
@@ -132,7 +132,7 @@ class Bench:
         monkeypatch.setattr(agent, "memory", free)
         monkeypatch.setattr(layers, "read_header", header)
         monkeypatch.setattr(self.here, "engine", counted)
-        monkeypatch.setattr(readers, "engine", of_ours)
+        monkeypatch.setattr(inventory, "engine", of_ours)
 
     async def _no_models(self) -> tuple[()]:
         return ()

@@ -70,8 +70,8 @@ async def test_a_worker_may_be_named_controller(
     tmp_path: Path, worker: str, told: str
 ) -> None:
     parts: Any = MagicMock()
-    parts.readers.paths.controller_log = tmp_path / "controller.log"
-    parts.readers.paths.controller_log.write_text("ours")
+    parts.inventory.paths.controller_log = tmp_path / "controller.log"
+    parts.inventory.paths.controller_log.write_text("ours")
     its = LogChunk(name="controller", text="its", offset=0, next_offset=3)
     parts.peers.get.return_value.agent.read_log = AsyncMock(return_value=its)
     one = ProcessInfo(name=worker, role=ProcessRole.WORKER, state=ProcessState.RUNNING)

@@ -16,8 +16,8 @@ from backends.errors import UsageError
 from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession
 from backends.machines.local import local_agent_for_now
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import LocalMachine
-from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
 from backends.models.search import Folder
 from backends.models.sparse_copy import plan_sparse, write_sparse
@@ -53,14 +53,14 @@ class House:
         self.models = folder / "models"
         self.models.mkdir()
         self.paths = paths_in(folder)
-        readers = Readers(self.paths, agent)
+        inventory = LocalInventory(self.paths, agent)
         catalogue = Catalogue(agent, [Folder("models", self.models)])
         listed = lambda: catalogue.listing.models  # noqa: E731
-        machine = LocalMachine(agent, readers, self.paths.relay_socket, listed)
+        machine = LocalMachine(agent, inventory, self.paths.relay_socket, listed)
         self.clusters: list[Any] = []
         peers: Any = Machines(machine, "mini")
         clusters: Any = self.clusters
-        self.removals = Removals(peers, clusters, catalogue, readers)
+        self.removals = Removals(peers, clusters, catalogue, inventory)
 
     def runs(self, plan: Plan | None, *, wants: Plan | None = None) -> None:
         goal = SimpleNamespace(plan=wants)

@@ -15,8 +15,8 @@ from backends.controller.clusters import Clusters
 from backends.controller.memory_usage import held_by, machines_now
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import EngineError, ModelError, PeerUnreachable
+from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machines
-from backends.machines.readers import Readers
 from backends.paths import Paths
 from backends.planning.room import ClusterMemory
 from backends.state import (
@@ -128,7 +128,7 @@ def test_a_plan_on_the_desk_gets_no_more_than_others_leave() -> None:
 async def test_every_board_is_told_what_the_other_clusters_hold(paths: Paths) -> None:
     machines = Cast()
     machines.get("local").device = CPU
-    known = Clusters(cast("Readers", SimpleNamespace(settings=Config)), paths)
+    known = Clusters(cast("LocalInventory", SimpleNamespace(settings=Config)), paths)
     known._machines = cast("Machines", machines)
     known.book = cast("Any", SimpleNamespace(of=lambda _: ()))
     default = known.get()
@@ -196,7 +196,7 @@ class Engineless:
         return ""
 
 
-READERS = cast("Readers", Engineless())
+INVENTORY = cast("LocalInventory", Engineless())
 
 
 def process(name: str, rss_bytes: int) -> ProcessInfo:
@@ -214,7 +214,7 @@ async def test_a_cluster_that_serves_holds_what_was_measured() -> None:
     )
     measured = MeasuredSplit(layers=(), buffers=(buffers,))
     now = ClusterSnapshot(state=ClusterState.SERVING, measured=measured)
-    held = await held_by(PLAIN_PLAN, now, READERS)
+    held = await held_by(PLAIN_PLAN, now, INVENTORY)
     assert held is not None
     assert held.loaded
     assert [(m.kv_bytes, m.source) for m in held.memory] == [
@@ -227,7 +227,7 @@ async def test_a_cluster_that_loads_is_predicted_and_what_came_is_told() -> None
         state=ClusterState.LOADING,
         processes=(process("worker1", 7 * MIB), process("llama-server", MIB)),
     )
-    held = await held_by(PLAIN_PLAN, now, READERS)
+    held = await held_by(PLAIN_PLAN, now, INVENTORY)
     assert held is not None
     assert not held.loaded
     assert {m.device for m in held.memory} == {
@@ -237,10 +237,10 @@ async def test_a_cluster_that_loads_is_predicted_and_what_came_is_told() -> None
 
 
 async def test_nothing_is_held_by_what_will_not_run() -> None:
-    assert await held_by(None, ClusterSnapshot(plan=PLAIN_PLAN), READERS) is None
+    assert await held_by(None, ClusterSnapshot(plan=PLAIN_PLAN), INVENTORY) is None
     odd = Plan(model="/gone.gguf", split=PLAIN_PLAN.split)
     now = ClusterSnapshot(state=ClusterState.STARTING)
-    assert await held_by(odd, now, READERS) is None
+    assert await held_by(odd, now, INVENTORY) is None
 
 
 class Tells:
@@ -275,7 +275,7 @@ async def test_main_memory_is_read_anew_of_every_machine_that_answers(
     machines: Any = SimpleNamespace(
         get=lambda _: here, all=lambda: all_machines, values=lambda: [ADA, BOB]
     )
-    local, ada, bob = await machines_now(machines, READERS)
+    local, ada, bob = await machines_now(machines, INVENTORY)
     assert [d.free_bytes for d in local.devices] == [3 * MIB]
     assert ada == ADA
     assert {d.name: d.free_bytes for d in bob.devices} == {

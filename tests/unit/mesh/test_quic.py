@@ -446,11 +446,11 @@ async def test_who_is_refused_is_let_go_at_once(
 async def test_a_peer_that_is_gone_from_the_settings_leaves_its_relay(
     tmp_path: Path,
 ) -> None:
-    readers = SimpleNamespace(settings=lambda: SimpleNamespace(peers={}))
+    inventory = SimpleNamespace(settings=lambda: SimpleNamespace(peers={}))
     none = cast("Any", None)
     peers = Peers(
         none,
-        cast("Any", readers),
+        cast("Any", inventory),
         paths_in(tmp_path),
         show=lambda _: None,
         serves=lambda _: False,
@@ -762,10 +762,14 @@ async def test_a_forged_token_changes_no_key_of_a_relay(
     known.use(relay.access)
     other = RelayAccess(url="http://127.0.0.1:9", key="k")
     known.learn(other)
-    readers = SimpleNamespace(settings=lambda: SimpleNamespace(peers={}))
+    inventory = SimpleNamespace(settings=lambda: SimpleNamespace(peers={}))
     none = cast("Any", None)
     peers = Peers(
-        none, cast("Any", readers), console, show=lambda _: None, serves=lambda _: False
+        none,
+        cast("Any", inventory),
+        console,
+        show=lambda _: None,
+        serves=lambda _: False,
     )
     place = QuicPlace(node=OTHER_SEED, relay=other.url, relay_key="forged")
     named = "nuc", ("127.0.0.1",), 1

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from backends.controller.launch_facts import check_whole
 from backends.errors import MachineError, ModelError, PlanError
 from backends.machines.local import local_agent_for_now
-from backends.machines.readers import Readers
+from backends.machines.local_inventory import LocalInventory
 from backends.models import sparse_copy
 from backends.models.catalogue import Catalogue
 from backends.models.header import read_header
@@ -248,11 +248,11 @@ def test_a_part_that_changed_is_read_anew(tmp_path: Path) -> None:
 
     async def read() -> None:
         async with local_agent_for_now(tmp_path / "run") as agent:
-            readers = Readers(user_paths(), agent)
-            await readers.model(str(parts[0]))
+            inventory = LocalInventory(user_paths(), agent)
+            await inventory.model(str(parts[0]))
             parts[-1].write_bytes(b"GGUF")
             with pytest.raises(ModelError, match="truncated"):
-                await readers.model(str(parts[0]))
+                await inventory.model(str(parts[0]))
 
     asyncio.run(read())
 

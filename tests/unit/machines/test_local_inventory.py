@@ -15,11 +15,11 @@ from backends.config import Config, PeerConfig
 from backends.engine.ask import Engine
 from backends.errors import ControllerError, DllmError, MachineError, UsageError
 from backends.machines import bare
-from backends.machines import readers as module
+from backends.machines import local_inventory as module
 from backends.machines.bare import LOOK_FIRST_S, LOOK_MOST_S, BarePeer, next_pause_s
 from backends.machines.local import local_agent
+from backends.machines.local_inventory import DEVICES_LAST_S, LocalInventory
 from backends.machines.peers import Peers
-from backends.machines.readers import DEVICES_LAST_S, Readers
 from backends.paths import Paths
 from backends.state import Device, EngineInfo, EngineSource, Peer, PeerState
 from backends.tasks import forever
@@ -59,51 +59,57 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def readers(tmp_path: Path, paths: Paths) -> Readers:
+def inventory(tmp_path: Path, paths: Paths) -> LocalInventory:
     paths.config_dir.mkdir()
-    return Readers(paths, local_agent(tmp_path))
+    return LocalInventory(paths, local_agent(tmp_path))
 
 
-async def free(readers: Readers) -> int:
-    return (await readers.engine("/e")).info.devices[0].free_bytes
+async def free(inventory: LocalInventory) -> int:
+    return (await inventory.engine("/e")).info.devices[0].free_bytes
 
 
-async def test_disks_old_figure_is_not_used(readers: Readers, asked: list[int]) -> None:
-    assert await free(readers) == 999
-    assert await free(readers) == 999, "asked once for a while"
+async def test_disks_old_figure_is_not_used(
+    inventory: LocalInventory, asked: list[int]
+) -> None:
+    assert await free(inventory) == 999
+    assert await free(inventory) == 999, "asked once for a while"
     assert len(asked) == 1
 
 
 async def test_it_is_asked_anew_after_a_while_but_not_while_serving(
-    readers: Readers, asked: list[int], monkeypatch: pytest.MonkeyPatch
+    inventory: LocalInventory, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await free(readers) == 999
+    assert await free(inventory) == 999
     start = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: start + DEVICES_LAST_S + 1)
-    readers.serves = lambda: True
-    assert await free(readers) == 999
-    readers.serves = lambda: False
-    assert await free(readers) == 998
+    inventory.serves = lambda: True
+    assert await free(inventory) == 999
+    inventory.serves = lambda: False
+    assert await free(inventory) == 998
     assert len(asked) == 2
 
 
-def test_settings_that_cannot_be_read_are_those_before(readers: Readers) -> None:
+def test_settings_that_cannot_be_read_are_those_before(
+    inventory: LocalInventory,
+) -> None:
     """Also for a controller that never read them: the one before left a copy."""
-    file = readers.paths.config_file
+    file = inventory.paths.config_file
     file.write_text("api_port = 8123\n")
-    assert readers.settings().api_port == 8123
+    assert inventory.settings().api_port == 8123
     file.write_text("workres = 3\n")
-    for reads in (readers, Readers(readers.paths, readers.agent)):
+    for reads in (inventory, LocalInventory(inventory.paths, inventory.agent)):
         assert reads.settings().api_port == 8123
         with pytest.raises(DllmError, match="workres"):
             reads.config()
     file.write_text("")
-    assert readers.config().api_port is None
+    assert inventory.config().api_port is None
     file.unlink()
-    assert Readers(readers.paths, readers.agent).settings() == Config()
+    assert LocalInventory(inventory.paths, inventory.agent).settings() == Config()
 
 
-def test_a_file_is_read_once(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_once(
+    inventory: LocalInventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads: list[Config] = []
 
     def load(*_: object) -> Config:
@@ -111,9 +117,9 @@ def test_a_file_is_read_once(readers: Readers, monkeypatch: pytest.MonkeyPatch) 
         return reads[-1]
 
     monkeypatch.setattr(module, "load_config", load)
-    readers.paths.config_file.write_text("workers = 3\n")
+    inventory.paths.config_file.write_text("workers = 3\n")
     for _ in range(3):
-        readers.settings()
+        inventory.settings()
     assert len(reads) == 1
 
 
@@ -368,8 +374,8 @@ async def devices_of(
     monkeypatch.setattr(bare, "list_devices", list_devices)
     monkeypatch.setattr(bare.AskingRelay, "start", start)
     config = PeerConfig(bare="10.0.0.3:50052", memory_gib=dict(budgets))
-    readers: Any = SimpleNamespace(engine=engine, agent=None)
-    peer = BarePeer("box", config, readers, lambda: None, lambda name: False)
+    inventory: Any = SimpleNamespace(engine=engine, agent=None)
+    peer = BarePeer("box", config, inventory, lambda: None, lambda name: False)
     await peer.look()
     return peer.peer.devices
 

@@ -25,7 +25,7 @@ DEVICES_LAST_S = 10.0
 """Asking a GPU for its memory makes a context on it; no more often than this."""
 
 
-class Readers:
+class LocalInventory:
     """Reads configuration, engine and model headers.
 
     Read below these directories; ``agent`` is the machine we run on.
