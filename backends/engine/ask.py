@@ -19,9 +19,9 @@ import msgspec
 
 from backends.errors import EngineError, MachineError, PeerUnreachable
 from backends.machine_names import LOCAL
+from backends.machine_queries import MachineQueries, Outcome
 from backends.paths import Paths
 from backends.printable import last_line
-from backends.questions import Asked, Outcome
 from backends.state import NOT_JSON, Device, DeviceKind, EngineInfo, Value
 from backends.units import format_signal
 from backends.writing import write_private
@@ -78,7 +78,7 @@ class Engine(Value, frozen=True, kw_only=True):
 
 
 async def read_engine(
-    host: Asked, found: EngineInfo, paths: Paths, *, light: bool = False
+    host: MachineQueries, found: EngineInfo, paths: Paths, *, light: bool = False
 ) -> Engine:
     """Everything at once, from the cache where the binaries are unchanged.
 
@@ -103,7 +103,7 @@ async def read_engine(
 
 
 async def list_devices(
-    host: Asked,
+    host: MachineQueries,
     engine: EngineInfo,
     rpc_endpoint: str = "",
     *,
@@ -119,7 +119,7 @@ async def list_devices(
     return parse_devices(text, host.name)
 
 
-async def _ask(host: Asked, found: EngineInfo, light: bool) -> Engine:
+async def _ask(host: MachineQueries, found: EngineInfo, light: bool) -> Engine:
     server = found.server_path
     version = asyncio.create_task(_output(host, server, "--version"))
     help_text = asyncio.create_task(_output(host, server, "--help"))
@@ -138,11 +138,13 @@ async def _ask(host: Asked, found: EngineInfo, light: bool) -> Engine:
     return Engine(info=info, flags=parse_flags(help_text.result()))
 
 
-async def _devices(host: Asked, found: EngineInfo, light: bool) -> tuple[Device, ...]:
+async def _devices(
+    host: MachineQueries, found: EngineInfo, light: bool
+) -> tuple[Device, ...]:
     return () if light else await list_devices(host, found)
 
 
-async def _protocol(host: Asked, found: EngineInfo, light: bool) -> str:
+async def _protocol(host: MachineQueries, found: EngineInfo, light: bool) -> str:
     if light and found.rpc_protocol:
         return found.rpc_protocol
     return await rpc_protocol(host, found.worker_path)
@@ -213,7 +215,7 @@ def _kind(name: str) -> DeviceKind:
 
 
 async def _output(
-    host: Asked,
+    host: MachineQueries,
     *argv: str,
     timeout_s: float | None = None,
     env: Mapping[str, str] = NO_GPU,
@@ -232,7 +234,7 @@ async def _output(
 
 
 async def _run(
-    host: Asked,
+    host: MachineQueries,
     argv: Sequence[str],
     timeout_s: float,
     env: Mapping[str, str],
@@ -252,7 +254,7 @@ async def _run(
         ) from error
 
 
-def _remedy(host: Asked) -> str:
+def _remedy(host: MachineQueries) -> str:
     if host.name == LOCAL:
         return "Build one for this machine with: dllm-tui engine build."
     return f"Install the head's: dllm-tui peers setup {host.name}."
@@ -266,7 +268,7 @@ def _why(done: Outcome) -> str:
     return last_line(done.text)[:200] or f"exit code {done.code}"
 
 
-async def rpc_protocol(host: Asked, worker_path: str) -> str:
+async def rpc_protocol(host: MachineQueries, worker_path: str) -> str:
     """``major.minor.patch`` from the banner of a worker started for this.
 
     The banner stays in the worker's buffer until its first client, so one bare TCP
@@ -294,7 +296,7 @@ async def rpc_protocol(host: Asked, worker_path: str) -> str:
 # --- keeping it ---------------------------------------------------------------
 
 
-async def _cache_file(host: Asked, found: EngineInfo, paths: Paths) -> Path:
+async def _cache_file(host: MachineQueries, found: EngineInfo, paths: Paths) -> Path:
     programs = (found.server_path, found.worker_path)
     folders = dict.fromkeys(str(PurePosixPath(path).parent) for path in programs)
     files = await host.find(tuple(folders), suffix="server")

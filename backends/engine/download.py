@@ -31,9 +31,9 @@ from backends.engine.releases import (
     url_of,
 )
 from backends.errors import DllmError, EngineError, MachineError, UsageError
+from backends.machine_queries import MachineQueries
 from backends.paths import Paths
 from backends.printable import last_line, printable
-from backends.questions import Asked
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 
 Tell = Callable[[EngineProgress], None]
@@ -46,7 +46,7 @@ _HELD = re.compile(r".*\.(so(\.[\w.]+)?|dylib|metal)|LICENSE.*")
 async def get_engine(
     version: str | None,
     paths: Paths,
-    host: Asked,
+    host: MachineQueries,
     *,
     progress: Tell = lambda _: None,
     accelerator: str = "auto",
@@ -75,7 +75,7 @@ async def get_engine(
 async def get_release(
     release: Release,
     paths: Paths,
-    host: Asked,
+    host: MachineQueries,
     *,
     progress: Tell = lambda _: None,
     accelerator: str = "auto",
@@ -96,7 +96,11 @@ async def get_release(
 
 
 async def _install(
-    release: Release, archive: Archive, paths: Paths, host: Asked, progress: Tell
+    release: Release,
+    archive: Archive,
+    paths: Paths,
+    host: MachineQueries,
+    progress: Tell,
 ) -> EngineInfo:
     target = paths.engines_dir / archive.key
     async with _making(target, archive, paths, progress) as fresh:
@@ -222,7 +226,7 @@ def _wanted(member: TarInfo) -> str:
 # --- whether it runs here ------------------------------------------------------------
 
 
-async def _try(host: Asked, release: Release, folder: Path) -> str:
+async def _try(host: MachineQueries, release: Release, folder: Path) -> str:
     """Run the programs, and return the RPC protocol that they speak."""
 
     def cannot(why: str) -> EngineError:

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from backends.errors import DllmError, MachineError, PeerUnreachable
+from backends.machine_queries import FoundFile, Outcome
 from backends.machines.agent_channel import (
     AgentProcess,
     Channel,
@@ -37,7 +38,6 @@ from backends.machines.agent_channel import (
 )
 from backends.machines.facts import VARIABLES, MachineInfo, MemoryInfo, device_of
 from backends.printable import printable
-from backends.questions import FoundFile, Outcome
 from backends.state import NOT_JSON, Device, LogChunk, ProcessRole, ProcessState, Value
 from backends.state.models import Hashing, Seeding, WorkerCache
 from backends.state.usage import MachineUsage
@@ -603,7 +603,7 @@ class AgentSession:
         touch: int = 0,
         until: Sequence[str] = (),
     ) -> Outcome:
-        """As ``backends.questions.Asked`` says."""
+        """As ``backends.machine_queries.MachineQueries`` says."""
         if touch:
             await self._require("run:touch")
         answer = await self._errand(

@@ -17,6 +17,7 @@ from backends.engine.ask import Engine, list_devices, read_engine
 from backends.engine.install import MANIFEST, SERVER, WORKER_NAMES
 from backends.engine.versions import protocols_match
 from backends.errors import EngineError, MachineError, ModelError, PeerUnreachable
+from backends.machine_queries import FoundFile, MachineQueries
 from backends.machines.agent import AgentSession
 from backends.machines.artifacts import MARKER
 from backends.machines.facts import MachineInfo, device_of
@@ -32,7 +33,6 @@ from backends.models.search import (
     search,
 )
 from backends.paths import Paths
-from backends.questions import Asked, FoundFile
 from backends.state import (
     NOT_JSON,
     Device,
@@ -64,7 +64,7 @@ class _Manifest(Value, frozen=True, kw_only=True):
 
 
 async def find_engines(
-    agent: Asked, told: MachineInfo, configured: str | None
+    agent: MachineQueries, told: MachineInfo, configured: str | None
 ) -> list[EngineInfo]:
     """The engines of a machine, the preferred first; none is started.
 
@@ -115,7 +115,7 @@ async def find_engines(
     return list(found.values())[:ENGINES_MAX]
 
 
-async def _manifest(agent: Asked, folder: str, names: set[str]) -> _Manifest:
+async def _manifest(agent: MachineQueries, folder: str, names: set[str]) -> _Manifest:
     with contextlib.suppress(*NOT_JSON):
         if MANIFEST in names:
             text = await agent.read(f"{folder}/{MANIFEST}")
@@ -245,7 +245,7 @@ class Prober:
         return facts, engines
 
     async def _engines(
-        self, agent: Asked, found: Sequence[EngineInfo], light: bool
+        self, agent: MachineQueries, found: Sequence[EngineInfo], light: bool
     ) -> tuple[tuple[Engine, ...], list[str]]:
         """Split engines into those that run and problems; the first has its devices."""
         asked = await asyncio.gather(*(self._engine(agent, e, light) for e in found))
@@ -266,7 +266,7 @@ class Prober:
         return (replace(engines[0], info=seen), *engines[1:]), problems
 
     async def _engine(
-        self, agent: Asked, found: EngineInfo, light: bool
+        self, agent: MachineQueries, found: EngineInfo, light: bool
     ) -> Engine | str:
         try:
             return await read_engine(agent, found, self._paths, light=light)
@@ -277,7 +277,7 @@ class Prober:
         return replace(device, budget_bytes=self._config.budget_bytes(device.name))
 
     async def _models(
-        self, agent: Asked, folders: Iterable[Folder], known: PeerFacts
+        self, agent: MachineQueries, folders: Iterable[Folder], known: PeerFacts
     ) -> tuple[tuple[ModelFile, ...], str]:
         """The models there, and what is wrong with any; where none can be listed, as
         they were.
@@ -305,7 +305,9 @@ class Prober:
         )
         return tuple(models), problem
 
-    async def _identify(self, agent: Asked, files: Sequence[FoundFile]) -> None:
+    async def _identify(
+        self, agent: MachineQueries, files: Sequence[FoundFile]
+    ) -> None:
         until = time.monotonic() + IDENTITIES_S
         kept = {f: self._identities[f] for f in files if f in self._identities}
         self._identities = kept
@@ -333,7 +335,7 @@ def _named(every: Iterable[ModelCandidate]) -> tuple[list[ModelCandidate], str]:
     return named, problem
 
 
-async def _identity(agent: Asked, file: FoundFile) -> str:
+async def _identity(agent: MachineQueries, file: FoundFile) -> str:
     try:
         return await agent.identity(file.path)
     except PeerUnreachable:

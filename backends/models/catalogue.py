@@ -12,13 +12,13 @@ from pathlib import Path
 
 from backends.errors import MachineError, ModelError, UsageError, disk_errors
 from backends.machine_names import at_peer
+from backends.machine_queries import MachineQueries
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.models.search import Folder, ModelCandidate, distinct, search
 from backends.models.sparse import sparse_words
 from backends.printable import shown_path
-from backends.questions import Asked
 from backends.state import ModelCatalogue, ModelFile, ModelInfo
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Catalogue:
 
     def __init__(
         self,
-        host: Asked,
+        host: MachineQueries,
         folders: Iterable[Folder],
         clock: Callable[[], float] = time.time,
         read: Callable[[Path], ModelInfo] = read_model,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from backends.demo import MODEL_PATH
 from backends.errors import MachineError, ModelError, UsageError
+from backends.machine_queries import FoundFile, MachineQueries
 from backends.models.parts import part_paths
 from backends.models.search import (
     DEPTH_MAX,
@@ -24,7 +25,6 @@ from backends.models.search import (
     ollama_models,
 )
 from backends.printable import printable
-from backends.questions import Asked, FoundFile
 from backends.state.models import Removal, RemovedFile
 
 RUN_S = 60.0
@@ -57,7 +57,11 @@ class ResolvedPath(NamedTuple):
 
 
 async def model_removal(
-    host: Asked, path: str, *, lm_studio: bool = False, used: Mapping[str, str] = {}
+    host: MachineQueries,
+    path: str,
+    *,
+    lm_studio: bool = False,
+    used: Mapping[str, str] = {},
 ) -> Removal:
     """Plan to delete a model: all its parts, and nothing that another one needs.
 
@@ -97,7 +101,7 @@ async def model_removal(
 
 
 async def leftovers(
-    host: Asked,
+    host: MachineQueries,
     folders: Iterable[Folder],
     *,
     older_than_s: float = DAY_S,
@@ -141,7 +145,7 @@ def _is_of_a_model(half: str) -> bool:
     return path.parent.name == "blobs" or f"{SUFFIX}." in path.name.lower()
 
 
-async def remove(host: Asked, removal: Removal) -> None:
+async def remove(host: MachineQueries, removal: Removal) -> None:
     """Delete what a plan names."""
     for some in _batches([file.path for file in removal.files]):
         outcome = await host.run(["rm", "-f", "--", *some], timeout_s=RUN_S)
@@ -157,7 +161,7 @@ async def remove(host: Asked, removal: Removal) -> None:
 
 
 async def _require_ours(
-    host: Asked, given: PurePosixPath, model: PurePosixPath, *, lm_studio: bool
+    host: MachineQueries, given: PurePosixPath, model: PurePosixPath, *, lm_studio: bool
 ) -> None:
     """Refuse what belongs to another program, or to ours."""
     if str(MODEL_PATH.parent) in (str(given.parent), str(model.parent)):
@@ -189,7 +193,7 @@ def _in_lm_studio(model: PurePosixPath) -> bool:
 
 
 async def _require_unused(
-    host: Asked, doomed: Collection[str], used: Mapping[str, str]
+    host: MachineQueries, doomed: Collection[str], used: Mapping[str, str]
 ) -> None:
     for path, place in zip(used, await _places(host, used), strict=True):
         if place.named in doomed or place.real in doomed:
@@ -210,7 +214,7 @@ def _hub_repository(model: PurePosixPath) -> PurePosixPath | None:
 
 
 async def _unneeded_blobs(
-    host: Asked,
+    host: MachineQueries,
     hub: PurePosixPath,
     places: Sequence[ResolvedPath],
     there: Mapping[str, FoundFile],
@@ -231,7 +235,7 @@ async def _unneeded_blobs(
 
 
 async def _hub_notes(
-    host: Asked, hub: PurePosixPath, doomed: Collection[str]
+    host: MachineQueries, hub: PurePosixPath, doomed: Collection[str]
 ) -> list[str]:
     found = await host.find([str(hub)], depth=DEPTH_MAX, whole=True)
     left = [PurePosixPath(file.path).relative_to(hub).parts for file in found]
@@ -257,7 +261,7 @@ def _folders_up_to(hub: PurePosixPath, doomed: Iterable[str]) -> list[str]:
 # --- paths and sizes -----------------------------------------------------------------
 
 
-async def _places(host: Asked, paths: Iterable[str]) -> list[ResolvedPath]:
+async def _places(host: MachineQueries, paths: Iterable[str]) -> list[ResolvedPath]:
     wanted = [PurePosixPath(path) for path in paths]
     folders = await _real(host, [str(path.parent) for path in wanted])
     files = await _real(host, [str(path) for path in wanted])
@@ -267,21 +271,21 @@ async def _places(host: Asked, paths: Iterable[str]) -> list[ResolvedPath]:
     ]
 
 
-async def _real(host: Asked, paths: Sequence[str]) -> list[str]:
+async def _real(host: MachineQueries, paths: Sequence[str]) -> list[str]:
     told = await asyncio.gather(
         *(host.run(["readlink", "-f", "--", path]) for path in paths)
     )
     return [one.stdout.removesuffix("\n") if one.code == 0 else "" for one in told]
 
 
-async def _with_other_names(host: Asked, paths: Iterable[str]) -> str:
+async def _with_other_names(host: MachineQueries, paths: Iterable[str]) -> str:
     only = ("-maxdepth", "0", "-type", "f", "-links", "+1")
     told = await host.run(["find", *paths, *only], timeout_s=RUN_S)
     return printable(PurePosixPath(told.stdout.partition("\n")[0]).name)
 
 
 async def _told(
-    host: Asked,
+    host: MachineQueries,
     wanted: Mapping[str, str],
     *,
     kept: str = "",

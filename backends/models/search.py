@@ -17,9 +17,9 @@ import msgspec
 
 from backends.demo import MODEL_PATH
 from backends.errors import MachineError, ModelError, PeerUnreachable, did_you_mean
+from backends.machine_queries import FoundFile, MachineQueries
 from backends.models.parts import part_name, part_of
 from backends.printable import printable
-from backends.questions import Asked, FoundFile
 from backends.state import NOT_JSON
 from backends.units import format_count
 
@@ -36,7 +36,9 @@ _DEFAULT_NAMESPACE = "library"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
 
 
-async def ollama_models(host: Asked, root: Path) -> list[tuple[str, FoundFile]]:
+async def ollama_models(
+    host: MachineQueries, root: Path
+) -> list[tuple[str, FoundFile]]:
     """Names (``llama3:8b``) and blobs of the models in a store, or of none.
 
     Manifests that are broken or name no weights (cloud models) are passed over.
@@ -72,7 +74,7 @@ def _name(above: tuple[str, ...], tag: str) -> str:
     return f"{'/'.join(parts)}:{tag}"
 
 
-async def _model_digest(host: Asked, manifest: PurePath) -> str:
+async def _model_digest(host: MachineQueries, manifest: PurePath) -> str:
     try:
         content: Any = msgspec.json.decode(await host.read(str(manifest)))
         layers = content["layers"]
@@ -278,7 +280,9 @@ class ModelCandidate(NamedTuple):
         return sum(file.size_bytes for file in self.files)
 
 
-async def search(host: Asked, folders: Iterable[Folder]) -> list[ModelCandidate]:
+async def search(
+    host: MachineQueries, folders: Iterable[Folder]
+) -> list[ModelCandidate]:
     every = await asyncio.gather(*(_in_folder(host, folder) for folder in folders))
     return list(chain.from_iterable(every))
 
@@ -292,7 +296,7 @@ def distinct(every: Iterable[ModelCandidate]) -> list[ModelCandidate]:
     return list(unique.values())
 
 
-async def _in_folder(host: Asked, folder: Folder) -> list[ModelCandidate]:
+async def _in_folder(host: MachineQueries, folder: Folder) -> list[ModelCandidate]:
     if folder.source == "ollama":
         return [
             ModelCandidate(printable(name), folder.source, (blob,))
@@ -332,7 +336,9 @@ def model_name(folder: Folder, directory: Path, stem: str) -> str:
     return printable("/".join([*above, stem]))
 
 
-async def find_model(name: str, host: Asked, folders: Iterable[Folder]) -> Path:
+async def find_model(
+    name: str, host: MachineQueries, folders: Iterable[Folder]
+) -> Path:
     """The file a catalogue name stands for, from file names alone.
 
     A whole name wins, then a name's last piece (``llama-8b-q4_k_m``). Then comes a

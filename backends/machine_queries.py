@@ -1,4 +1,4 @@
-"""Questions to any machine, ours or a peer, once our helper is there."""
+"""Queries to any machine, ours or a peer, once our helper is there."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class FoundFile(Value, frozen=True, kw_only=True):
     """The same for one file under two names; empty for a link that leads nowhere."""
 
 
-class Asked(Protocol):
-    """A machine, as far as it answers questions; all raise ``MachineError``."""
+class MachineQueries(Protocol):
+    """Queries that a machine answers; all raise ``MachineError``."""
 
     @property
     def name(self) -> str: ...
