@@ -23,7 +23,7 @@ from backends.controller.reconciler import Reconciler, Trigger
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.access import ApiSettings
 from backends.planning.blueprint import Facts, machines_of, process_name
-from backends.planning.room import is_same
+from backends.planning.memory_fit import is_same
 from backends.split.flags import check_exact, compile_split
 from backends.state import Actor, ClusterState, Lab, Plan
 

@@ -28,7 +28,7 @@ from backends.planning.blueprint import (
     process_name,
     short_name,
 )
-from backends.planning.room import ClusterMemory
+from backends.planning.memory_fit import ClusterMemory
 from backends.speculation.auto import TrialBook
 from backends.state import (
     CLUSTER_NAME,

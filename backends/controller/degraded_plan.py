@@ -16,13 +16,13 @@ from backends.controller.memory_usage import loaded, machines_now
 from backends.errors import DllmError, MachineError, PlanError
 from backends.planning.blueprint import machines_of
 from backends.planning.checking import check_plan
-from backends.planning.proposal import plan_devices
-from backends.planning.room import (
+from backends.planning.memory_fit import (
     ClusterMemory,
     require_room,
     room_for,
     with_prompt_cache,
 )
+from backends.planning.proposal import plan_devices
 from backends.planning.sharing import shared_out
 from backends.speculation.memory import one_of, with_own_layers
 from backends.speculation.methods import methods_of

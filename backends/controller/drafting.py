@@ -18,8 +18,8 @@ from backends.controller.memory_usage import PlannedMemory, machines_now
 from backends.errors import DllmError, PlanError
 from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machines
+from backends.planning.memory_fit import require_room
 from backends.planning.proposal import plan_devices
-from backends.planning.room import require_room
 from backends.speculation.drafts import (
     best_first,
     drafts_for,

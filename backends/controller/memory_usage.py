@@ -14,7 +14,7 @@ from backends.engine.fit_params import MemoryAsker, MemoryQuestion
 from backends.errors import DllmError, EngineError, MachineError, ModelError
 from backends.machine_names import LOCAL, at_peer
 from backends.paths import Paths, relay_binary
-from backends.planning.room import ClusterMemory
+from backends.planning.memory_fit import ClusterMemory
 from backends.speculation.memory import loads_with_draft, with_draft, with_own_weights
 from backends.split.flags import compile_split
 from backends.split.loads import plan_loads

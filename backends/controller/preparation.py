@@ -52,8 +52,8 @@ from backends.planning.cluster_file import (
     pins_of_file,
     speeds_of_file,
 )
+from backends.planning.memory_fit import require_room, room_for, with_prompt_cache
 from backends.planning.proposal import plan_devices, propose
-from backends.planning.room import require_room, room_for, with_prompt_cache
 from backends.speculation.memory import with_draft
 from backends.split.cost import forecast, with_labs, workload
 from backends.split.layout import ranges

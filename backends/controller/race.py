@@ -17,7 +17,7 @@ from backends.controller.cluster import Cluster
 from backends.controller.measured_answers import MeasuredAnswers
 from backends.controller.preparation import Preparations
 from backends.errors import ControllerError, DllmError, ProcessFailed, UsageError
-from backends.planning.room import is_same
+from backends.planning.memory_fit import is_same
 from backends.state import (
     Actor,
     ClusterState,

@@ -14,8 +14,8 @@ import msgspec
 from backends.config import Config
 from backends.controller.memory_usage import with_memory
 from backends.machine_names import LOCAL
+from backends.planning.memory_fit import ClusterMemory, room_for
 from backends.planning.proposal import local_workers, worker_devices
-from backends.planning.room import ClusterMemory, room_for
 from backends.split.layout import ranges
 from backends.state import (
     ClusterSnapshot,

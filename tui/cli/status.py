@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from backends.planning.room import prompts_kept_mib
+from backends.planning.memory_fit import prompts_kept_mib
 from backends.split.layout import format_range
 from backends.split.measured import format_in_part
 from backends.state import (

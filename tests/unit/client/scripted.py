@@ -26,7 +26,7 @@ from backends.controller.responses import (
 )
 from backends.errors import ControllerError
 from backends.paths import Paths
-from backends.planning.room import is_same
+from backends.planning.memory_fit import is_same
 from backends.split.layout import make_split, ranges
 from backends.state import (
     API_VERSION,

@@ -34,7 +34,7 @@ from backends.controller.reconciler import (
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import ControllerError, PlanError
 from backends.gateway.access import ApiSettings
-from backends.planning.room import ClusterMemory
+from backends.planning.memory_fit import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
 from backends.state import DeviceMemory, Lab, MeasuredSplit, ModelInfo, Peer, Plan
 from backends.tasks import end_tasks

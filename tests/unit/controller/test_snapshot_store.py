@@ -18,7 +18,7 @@ from backends.errors import EngineError, ModelError, PeerUnreachable
 from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machines
 from backends.paths import Paths
-from backends.planning.room import ClusterMemory
+from backends.planning.memory_fit import ClusterMemory
 from backends.state import (
     ClusterSnapshot,
     ClusterState,

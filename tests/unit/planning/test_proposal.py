@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from backends.config import Config, PeerConfig
 from backends.controller.degraded_plan import plan_without
 from backends.errors import PlanError
-from backends.planning.proposal import plan_devices
-from backends.planning.room import (
+from backends.planning.memory_fit import (
     STEP_MIB,
     ClusterMemory,
     prompts_kept_mib,
@@ -20,6 +19,7 @@ from backends.planning.room import (
     room_for,
     with_prompt_cache,
 )
+from backends.planning.proposal import plan_devices
 from backends.split.experts import dropped_text
 from backends.split.loads import CTX_STEP, device_loads, plan_loads
 from backends.state import (

@@ -11,8 +11,8 @@ from backends.controller.degraded_plan import counts_text, degraded_text, plan_w
 from backends.engine.ask import parse_flags
 from backends.errors import EngineError, PlanError
 from backends.planning.checking import remarks
+from backends.planning.memory_fit import require_room
 from backends.planning.proposal import plan_devices
-from backends.planning.room import require_room
 from backends.speculation.memory import best_place, whole_on, with_draft
 from backends.speculation.methods import (
     check_draft,
