@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from backends.controller.drafting import gains
 from backends.errors import PlanError
-from backends.planning.sharing import shared_out
+from backends.planning.layer_allocation import allocate_layers
 from backends.server_settings import CTX_MIN, moving, without_tensor
 from backends.speculation.auto import with_draft_text
 from backends.speculation.gain import likely, predicted_text
@@ -260,7 +260,7 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     # What else could be is told of whole layers.
     whole = dataclasses.replace(option, plan=in_layers(plan))
     problem = _problem(whole, objective)
-    by_memory = shared_out(
+    by_memory = allocate_layers(
         option.model, option.devices, plan.ctx_size, head=plan.head, server=plan.server
     )
     text = why_best(told, problem.with_split(by_memory).forecast())

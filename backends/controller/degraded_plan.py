@@ -16,6 +16,7 @@ from backends.controller.memory_usage import loaded, machines_now
 from backends.errors import DllmError, MachineError, PlanError
 from backends.planning.blueprint import machines_of
 from backends.planning.checking import check_plan
+from backends.planning.layer_allocation import allocate_layers
 from backends.planning.memory_fit import (
     ClusterMemory,
     require_room,
@@ -23,7 +24,6 @@ from backends.planning.memory_fit import (
     with_prompt_cache,
 )
 from backends.planning.proposal import plan_devices
-from backends.planning.sharing import shared_out
 from backends.speculation.memory import one_of, with_own_layers
 from backends.speculation.methods import methods_of
 from backends.split.experts import with_split
@@ -252,14 +252,14 @@ def _with_or_undrafted(
         for kept in combinations(methods, count):
             with contextlib.suppress(PlanError):
                 drafted = replace(plan, speculation=one_of(kept))
-                return _shared_out(drafted, model, machines, protocol)
+                return _allocate_layers(drafted, model, machines, protocol)
     draft = AUTO_DRAFT if plan.server.draft == AUTO_DRAFT else NO_DRAFT
     server = replace(plan.server, draft=draft)
     undrafted = replace(plan, server=server, speculation=None)
-    return _shared_out(undrafted, model, machines, protocol)
+    return _allocate_layers(undrafted, model, machines, protocol)
 
 
-def _shared_out(
+def _allocate_layers(
     plan: Plan, model: ModelInfo, machines: Mapping[str, Peer], protocol: str
 ) -> Plan:
     known = set(devices(plan.split))
@@ -267,7 +267,9 @@ def _shared_out(
     left = [device for device in there if device.id in known]
     if not left:
         raise PlanError("No device of the plan is left")
-    split = shared_out(model, left, plan.ctx_size, head=plan.head, server=plan.server)
+    split = allocate_layers(
+        model, left, plan.ctx_size, head=plan.head, server=plan.server
+    )
     kept = with_split(plan, split)
     try:
         return _fitting(kept, model, left, protocol)

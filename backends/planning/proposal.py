@@ -23,7 +23,7 @@ import msgspec
 from backends.errors import PlanError, cannot_take_part, did_you_mean, unknown_peer
 from backends.machine_names import LOCAL, at_peer
 from backends.planning.checking import check_numbers, check_plan, check_worker_count
-from backends.planning.sharing import by_name, by_order, shared_out
+from backends.planning.layer_allocation import allocate_layers, by_name, by_order
 from backends.server_settings import check_server, checked_arguments, settings_apart
 from backends.state import (
     Ask,
@@ -181,7 +181,7 @@ def _split(
         return by_name(model, ids, request.split)
     if request.counts is not None:
         return by_order(model, ids, request.counts, head=head)
-    return shared_out(
+    return allocate_layers(
         *(model, devices, ctx_size),
         head=head,
         server=server,

@@ -9,8 +9,8 @@ from backends.demo import MODEL_PATH
 from backends.errors import PlanError
 from backends.models.layers import read_model
 from backends.planning.checking import check_holes, check_stand_ins
+from backends.planning.layer_allocation import allocate_layers
 from backends.planning.relay_pairs import CAN_BE_SPARSE, Pairing
-from backends.planning.sharing import shared_out
 from backends.split.layout import make_split
 from backends.split.loads import device_loads, overcommitted
 from backends.state import Device, LayerRange, PairMode, Plan, SparseModel, WorkerSpec
@@ -64,7 +64,7 @@ def test_a_proposal_gives_the_head_what_is_there(
     there: SparseModel, devices: tuple[Device, ...], expected: list[int]
 ) -> None:
     model = replace(MODEL, tied_output=False, sparse=there)
-    split = shared_out(model, devices, 256, head="local")
+    split = allocate_layers(model, devices, 256, head="local")
     assert [share.layers for share in split.shares] == expected
     assert [share.device for share in split.shares] == [each.id for each in devices]
     if there.embedding:
@@ -80,7 +80,7 @@ def test_workers_are_filled_where_shares_in_proportion_do_not_fit() -> None:
     model = replace(model, sparse=sparse(range(2), output=False))
     ada = device("ada", "CUDA0", 300 * MIB)
     devices = (CPU, ada, device("bob", "CUDA0", 950 * MIB))
-    split = shared_out(model, devices, 256, head="local")
+    split = allocate_layers(model, devices, 256, head="local")
     assert [share.layers for share in split.shares] == [2, 2, 9]
     loads = device_loads(model, split, 256, head="local")
     assert not overcommitted(loads, devices)
@@ -88,11 +88,11 @@ def test_workers_are_filled_where_shares_in_proportion_do_not_fit() -> None:
 
 def test_a_whole_head_or_one_alone_shares_as_ever() -> None:
     whole = replace(MODEL, sparse=sparse(range(N)))
-    usual = shared_out(MODEL, (CPU, ADA, GPU), 256, head="local")
-    assert shared_out(whole, (CPU, ADA, GPU), 256, head="local") == usual
+    usual = allocate_layers(MODEL, (CPU, ADA, GPU), 256, head="local")
+    assert allocate_layers(whole, (CPU, ADA, GPU), 256, head="local") == usual
     alone = replace(MODEL, sparse=sparse(range(4)))
-    usual = shared_out(MODEL, (CPU, GPU), 256, head="local")
-    assert shared_out(alone, (CPU, GPU), 256, head="local") == usual
+    usual = allocate_layers(MODEL, (CPU, GPU), 256, head="local")
+    assert allocate_layers(alone, (CPU, GPU), 256, head="local") == usual
 
 
 def refused(asked: Plan, kept: SparseModel) -> str:

@@ -28,7 +28,7 @@ from backends.split.loads import (
 from backends.state import Device, LayerRange, ModelInfo, ServerSettings, Split
 
 
-def shared_out(
+def allocate_layers(
     model: ModelInfo,
     devices: Sequence[Device],
     ctx_size: int,
