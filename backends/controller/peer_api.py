@@ -32,7 +32,7 @@ from backends.state import (
 from backends.state.health import MachineHealth
 
 if TYPE_CHECKING:
-    from backends.controller.deliveries import Deliveries
+    from backends.controller.model_copies import ModelCopies
     from backends.machines.peer import SshPeer
 
 
@@ -100,12 +100,12 @@ class PeerApi:
         self._serves = parts.clusters.serves
 
     @cached_property
-    def _deliveries(self) -> Deliveries:
+    def _model_copies(self) -> ModelCopies:
         # Without peers none needs asyncssh, which takes half of a controller's start.
-        from backends.controller.deliveries import Deliveries
+        from backends.controller.model_copies import ModelCopies
 
         catalogue, paths = self._parts.catalogue, self._parts.inventory.paths
-        return Deliveries(self._peers, lambda: catalogue.listing, paths.cache_dir)
+        return ModelCopies(self._peers, lambda: catalogue.listing, paths.cache_dir)
 
     def routes(self) -> list[web.RouteDef]:
         one = "/v1/peers/{name}"
@@ -227,7 +227,7 @@ class PeerApi:
         if os.path.isabs(asked.source):
             what = f"copied {PurePath(asked.source).name} to {_name(request)}"
         with self._told(request).tries(what):
-            work = self._deliveries.deliver(
+            work = self._model_copies.deliver(
                 known, asked.source, asked.layers, asked.settings
             )
             return json_response(await asyncio.shield(work))

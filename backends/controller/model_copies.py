@@ -43,7 +43,7 @@ LOOK_S = 20.0
 """Longest wait for a peer to show the header of a model that may be the same."""
 
 
-class DeliverySource(NamedTuple):
+class CopySource(NamedTuple):
     headers: tuple[Path, ...]
     """Files here that have at least its headers, and its sizes."""
     names: tuple[str, ...]
@@ -58,7 +58,7 @@ class DeliverySource(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Deliveries:
+class ModelCopies:
     """Has peers get models; ``catalogue`` gives those that were found here.
 
     Headers are kept below ``cache``.
@@ -80,14 +80,14 @@ class Deliveries:
 
     async def _found(
         self, peer: SshPeer, source: str, settings: Mapping[str, str]
-    ) -> DeliverySource:
+    ) -> CopySource:
         if there := at_peer(source):
             return await self._at_peer(*there)
         if os.path.isabs(source):
             files = tuple(await asyncio.to_thread(files_of, Path(source)))
             names = tuple(file.name for file in files)
             ways = (FromHere(files),)
-            return DeliverySource(files, names, ("",) * len(files), ways, source)
+            return CopySource(files, names, ("",) * len(files), ways, source)
         is_given = bool(parse_source(source).sha256)
         env, headers = hub_environment(settings), self._cache / "remote"
 
@@ -101,7 +101,7 @@ class Deliveries:
         copies = tuple(part_paths(Path(model.header)))
         here = await self._here(copies)
         elsewhere = await self._elsewhere(peer, copies)
-        return DeliverySource(
+        return CopySource(
             headers=copies,
             names=tuple(PurePosixPath(file.name).name for file in model.files),
             sha256s=tuple(file.sha256 for file in model.files),
@@ -112,13 +112,13 @@ class Deliveries:
             is_given=is_given,
         )
 
-    async def _at_peer(self, name: str, path: str) -> DeliverySource:
+    async def _at_peer(self, name: str, path: str) -> CopySource:
         other = self._peers.ssh(name)
         await self._peers.reached([name])
         info = await other.model(path)
         copies = files_here(info, self._cache / "headers")
         parts = [str(part) for part in part_paths(PurePosixPath(path))]
-        return DeliverySource(
+        return CopySource(
             headers=tuple(map(Path, copies)),
             names=tuple(PurePosixPath(part).name for part in parts),
             sha256s=("",) * len(parts),
@@ -184,7 +184,7 @@ def _same_header(file: Path, copy: Path) -> bool:
         return False
 
 
-def _of_known_origin(found: DeliverySource) -> DeliverySource:
+def _of_known_origin(found: CopySource) -> CopySource:
     # No hash tells a copy from another model of the same header.
     if found.renew is None or all(found.sha256s):
         return found
@@ -192,7 +192,7 @@ def _of_known_origin(found: DeliverySource) -> DeliverySource:
     return found._replace(ways=tuple(ways))
 
 
-def _checked(found: DeliverySource) -> DeliverySource:
+def _checked(found: CopySource) -> CopySource:
     ways = (
         way
         for way in found.ways
@@ -203,7 +203,7 @@ def _checked(found: DeliverySource) -> DeliverySource:
     return found._replace(ways=tuple(ways))
 
 
-def _wanted(found: DeliverySource, layers: str) -> list[Wanted]:
+def _wanted(found: CopySource, layers: str) -> list[Wanted]:
     here = next((way for way in found.ways if isinstance(way, FromHere)), None)
     if here and not layers and not all(found.sha256s):
         return whole_files(here.files)

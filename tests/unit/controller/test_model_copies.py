@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backends.controller import deliveries
-from backends.controller.deliveries import DeliverySource
+from backends.controller import model_copies
+from backends.controller.model_copies import CopySource
 from backends.machines.peer_downloads import UNVERIFIED, FromHere
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 
@@ -17,8 +17,8 @@ async def renew() -> None:
     pass
 
 
-def found(model: Path, sha256: str, *, remote: bool = True) -> DeliverySource:
-    return DeliverySource(
+def found(model: Path, sha256: str, *, remote: bool = True) -> CopySource:
+    return CopySource(
         headers=(model,),
         names=(model.name,),
         sha256s=(sha256,),
@@ -39,26 +39,26 @@ def test_a_copy_here_tells_the_hash_of_a_part_if_it_is_the_announced_file(
     model: Path,
 ) -> None:
     right = hashlib.sha256(model.read_bytes()).hexdigest()
-    same = deliveries._checked(found(model, right))
-    (part,) = deliveries._wanted(same, "0-1")
+    same = model_copies._checked(found(model, right))
+    (part,) = model_copies._wanted(same, "0-1")
     assert (len(part.sha256), len(same.ways), part.origin) == (64, 1, "first")
 
-    other = deliveries._checked(found(model, "0" * 64))
-    (part,) = deliveries._wanted(other, "0-1")
+    other = model_copies._checked(found(model, "0" * 64))
+    (part,) = model_copies._wanted(other, "0-1")
     assert (part.sha256, other.ways) == ("", ())
 
 
 def test_a_copy_of_the_same_header_is_no_original_where_no_hash_tells(
     model: Path,
 ) -> None:
-    unknown = deliveries._of_known_origin(found(model, ""))
-    (whole,) = deliveries._wanted(unknown, "")
+    unknown = model_copies._of_known_origin(found(model, ""))
+    (whole,) = model_copies._wanted(unknown, "")
     assert (unknown.ways, whole.verified_by(was_there=False)) == ((), UNVERIFIED)
     ours = found(model, "", remote=False)
-    assert deliveries._of_known_origin(ours) == ours
+    assert model_copies._of_known_origin(ours) == ours
 
 
 def test_a_model_of_ours_is_its_own_original(model: Path) -> None:
-    ours = deliveries._checked(found(model, "", remote=False))
-    (part,) = deliveries._wanted(ours, "0-1")
+    ours = model_copies._checked(found(model, "", remote=False))
+    (part,) = model_copies._wanted(ours, "0-1")
     assert len(part.sha256) == 64
