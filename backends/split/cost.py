@@ -23,7 +23,10 @@ from msgspec.structs import replace
 
 from backends.server_settings import is_by_tensor, pipelines
 from backends.split import buffers
-from backends.split.crossing import (
+from backends.split.experts import moved_layers
+from backends.split.flags import used_workers
+from backends.split.layout import is_head_cpu
+from backends.split.rpc_traffic import (
     NOTHING_HANDED,
     Handed,
     TensorStage,
@@ -33,9 +36,6 @@ from backends.split.crossing import (
     tensor_bytes,
     tensor_trips,
 )
-from backends.split.experts import moved_layers
-from backends.split.flags import used_workers
-from backends.split.layout import is_head_cpu
 from backends.state import (
     ClusterSpeeds,
     DeviceSpeed,

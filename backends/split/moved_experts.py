@@ -14,7 +14,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from backends.split.cost import MB, expert_work, handed_ms, mean_ms
-from backends.split.crossing import graph_bytes
 from backends.split.experts import as_runs, experts_text, owners
 from backends.split.layout import devices, runs_of, with_idle
 from backends.split.loads import room_bytes
@@ -27,6 +26,7 @@ from backends.split.objectives import (
 )
 from backends.split.optimiser import DeviceOffer, best
 from backends.split.problem import PartsPlan, SplitProblem
+from backends.split.rpc_traffic import graph_bytes
 from backends.state import Forecast, Objective, Plan, Split
 from backends.units import format_count, format_speed
 

@@ -27,7 +27,6 @@ from backends.split.cost import (
     time_text,
     workload,
 )
-from backends.split.crossing import graph_bytes, stage_bytes
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import (
@@ -45,6 +44,7 @@ from backends.split.optimiser import (
     cost_of,
 )
 from backends.split.problem import PartsPlan, Pins, SplitProblem, check_pins
+from backends.split.rpc_traffic import graph_bytes, stage_bytes
 from backends.state import (
     Alternative,
     Device,

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from backends.split.crossing import TensorStage, tensor_bytes, tensor_trips
+from backends.split.rpc_traffic import TensorStage, tensor_bytes, tensor_trips
 from backends.state import ModelInfo
 from tests.kit.models import N_VOCAB, write_llama
 from tests.kit.processes import with_word

@@ -19,8 +19,8 @@ from backends.split.cost import (
     with_lab,
     work_ms,
 )
-from backends.split.crossing import stage_bytes
 from backends.split.layout import make_split
+from backends.split.rpc_traffic import stage_bytes
 from backends.state import (
     ClusterSpeeds,
     DeviceSpeed,
