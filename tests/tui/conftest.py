@@ -28,7 +28,7 @@ from tests.tui.parsing import parse_once
 from tests.tui.scripted import ScriptedCluster
 from tui.app import console
 from tui.app.app import DllmApp
-from tui.flows import watching
+from tui.flows import background_queries
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def _isolated(
     # A toast of four seconds may be gone before a busy machine has looked for it.
     monkeypatch.setattr(console, "TOAST_S", dict.fromkeys(console.TOAST_S, 3600.0))
     # A plan settles when a test says so: pictures must not depend on its pace.
-    monkeypatch.setattr(watching, "SETTLE_S", 3600.0)
+    monkeypatch.setattr(background_queries, "SETTLE_S", 3600.0)
     yield
     monkeypatch.undo()
     time.tzset()

@@ -28,20 +28,20 @@ from tui.app.console import ClusterConsole
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import EditChanged, LogWanted, PeerAdded
 from tui.dialogs.dialog import Dialog
+from tui.flows.background_queries import (
+    BottleneckQuery,
+    EventFeed,
+    HeaderQuery,
+    MemoryQuery,
+    RecordFlow,
+    SpeedsQuery,
+)
 from tui.flows.chats import ChatFlows
 from tui.flows.engine import EngineFlow
 from tui.flows.finding import FindFlow
 from tui.flows.peers import PeerFlows, Questions
 from tui.flows.plans import PlanFlows
 from tui.flows.settings import SettingsFlow
-from tui.flows.watching import (
-    Explaining,
-    Happenings,
-    Headers,
-    Predicting,
-    RecordFlow,
-    Settling,
-)
 from tui.model.editor import PlanEditor
 from tui.model.files import BUILTIN_FOLDER, Remembered, recall_if_whole, remember
 from tui.model.launch_settings import launch_command
@@ -152,12 +152,12 @@ class DllmApp(ClusterConsole):
         self._flows = PlanFlows(self)
         self._settings = SettingsFlow(self, settings)
         self._peer_flows = PeerFlows(self, self._settings)
-        self._settling = Settling(self)
-        self._predicting = Predicting(self)
-        self._explaining = Explaining(self)
-        self._headers = Headers(self)
+        self._memory_query = MemoryQuery(self)
+        self._speeds_query = SpeedsQuery(self)
+        self._bottleneck_query = BottleneckQuery(self)
+        self._header_query = HeaderQuery(self)
         self._questions = Questions(self, self._peer_flows)
-        self._happenings = Happenings(self)
+        self._event_feed = EventFeed(self)
         self._finding = FindFlow(self, self._settings)
         self._recording = RecordFlow(self, records)
         self._initial_model = initial_model
@@ -238,9 +238,9 @@ class DllmApp(ClusterConsole):
         elif self._arriving:
             self._arriving = False
             self._flows.take_up(snapshot, self._memory.plan_of(snapshot.cluster))
-        self._headers.look()
+        self._header_query.look()
         self._chat_flows.look()
-        self._happenings.look()
+        self._event_feed.look()
         with self.batch_update():
             self._show()
         self._questions.look()
@@ -271,9 +271,9 @@ class DllmApp(ClusterConsole):
         if isinstance(base, ConsoleScreen):
             base.show_edit()
         self._chat_flows.look()
-        self._settling.look()
-        self._predicting.look()
-        self._explaining.look()
+        self._memory_query.look()
+        self._speeds_query.look()
+        self._bottleneck_query.look()
         if self.editor.plan is not None:
             self._remember()
 
@@ -370,7 +370,7 @@ class DllmApp(ClusterConsole):
             self._home.go_to(pane)
 
     def action_events(self) -> None:
-        self.open(self._happenings.show(), group="events")
+        self.open(self._event_feed.show(), group="events")
 
     async def action_back(self) -> None:
         base = self.screen_stack[0]

@@ -135,7 +135,7 @@ class ReplayApp(DllmApp, inherit_bindings=False):
         self._replay.seek(at_s)
         self._shown, self._trouble = None, ""
         self.clear_notifications()
-        self._happenings.forget()
+        self._event_feed.forget()
         self._tick()
         self._chat_flows.look_again()
         for screen in self._screens():

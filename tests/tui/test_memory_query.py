@@ -17,7 +17,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.flows import watching
+from tui.flows import background_queries
 from tui.model.editor import PlanEditor
 from tui.model.plan_words import verdict
 
@@ -41,7 +41,7 @@ def engine_says(plan: Plan, more_mib: int = 100) -> PlanMemory:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "SETTLE_S", 0.05)
+    monkeypatch.setattr(background_queries, "SETTLE_S", 0.05)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Questions that a changed edit or snapshot raises, news, and records of all that."""
+"""Queries that a changed edit or snapshot raises, news, and records of all that."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class _Delayed(Flow):
             self._timer = None
 
 
-class Settling(_Delayed):
-    """Watches the plan in the editor; a move cancels the check of the plan before."""
+class MemoryQuery(_Delayed):
+    """Asks for the memory of a plan that rests; a move cancels the check before."""
 
     def __init__(self, app: ClusterConsole) -> None:
         super().__init__(app)
@@ -71,7 +71,7 @@ class Settling(_Delayed):
         self._editor.settle(plan, memory)
 
 
-class Predicting(_Delayed):
+class SpeedsQuery(_Delayed):
     """Asks for the speeds of the edited plan's devices; any split needs no more."""
 
     def __init__(self, app: ClusterConsole) -> None:
@@ -91,7 +91,7 @@ class Predicting(_Delayed):
             self._editor.learn_speeds(plan, await self._cluster.speeds(plan))
 
 
-class Explaining(_Delayed):
+class BottleneckQuery(_Delayed):
     """Asks what a token waits for, whenever an answer may have shown something new."""
 
     def __init__(self, app: ClusterConsole) -> None:
@@ -118,7 +118,7 @@ class Explaining(_Delayed):
             self._editor.learn_bottleneck(found)
 
 
-class Headers(Flow):
+class HeaderQuery(Flow):
     """Asks once for each file and goal, however many snapshots come meanwhile."""
 
     def __init__(self, app: ClusterConsole) -> None:
@@ -145,7 +145,7 @@ NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER, EventKind
 """Kinds of event that the controller causes by itself and no pane shows."""
 
 
-class Happenings(Flow):
+class EventFeed(Flow):
     """Follows the story by the number that snapshots bring."""
 
     def __init__(self, app: ClusterConsole) -> None:
