@@ -20,7 +20,7 @@ with importing(), trusting_nobody():
     from logging.handlers import RotatingFileHandler
 
     from backends.controller.api import Api
-    from backends.controller.chat.chats import Chats, ChatStore
+    from backends.controller.chat.store import Chats, ChatStore
     from backends.controller.clusters import Clusters
     from backends.controller.lock import hold_lock
     from backends.controller.responses import Listening, Parts

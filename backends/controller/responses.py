@@ -21,7 +21,7 @@ import msgspec
 import psutil
 from aiohttp import web
 
-from backends.controller.chat.chats import Chats
+from backends.controller.chat.store import Chats
 from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
 from backends.controller.event_recorders import WorkRecorder

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from backends.controller.chat import live
-from backends.controller.chat.chats import Chats, ChatStore
 from backends.controller.chat.live import LiveChat
+from backends.controller.chat.store import Chats, ChatStore
 from backends.state import (
     ChatDelta,
     ChatRequest,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.controller.chat.chats import Chats, ChatStore
+from backends.controller.chat.store import Chats, ChatStore
 from backends.state import PromptCount, QuestionRequest, Reply
 
 if TYPE_CHECKING:

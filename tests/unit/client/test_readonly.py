@@ -16,7 +16,7 @@ from backends.client.calls import ControllerConnection
 from backends.client.client import ControllerClient
 from backends.client.http import ASKING, ClientFacts, ReadOnly, require_allowed
 from backends.config import set_value
-from backends.controller.chat.chats import ChatStore
+from backends.controller.chat.store import ChatStore
 from backends.demo import MODEL_PATH
 from backends.paths import Paths, user_paths
 from backends.split.layout import make_split

@@ -17,8 +17,8 @@ import pytest
 
 from backends.config import Config
 from backends.controller import __main__ as controller
-from backends.controller.chat.chats import VERSION, ChatStore
 from backends.controller.chat.live import LiveChat
+from backends.controller.chat.store import VERSION, ChatStore
 from backends.errors import ControllerError, DllmError, UsageError
 from backends.state import (
     ChatChange,
