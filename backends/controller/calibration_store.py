@@ -1,4 +1,4 @@
-"""The book of measured speeds: what each run says is added when it ends.
+"""The store of measured speeds: what each run says is added when it ends.
 
 Plans are predicted from it. It is a small file that is written beside the event loop,
 and an unreadable one begins anew.
@@ -187,16 +187,16 @@ def _new(figure: float | None, before: float | None) -> float | None:
 
 
 class RunRecorder:
-    """Keeps each run that has ended in the book, and has the store tell of it."""
+    """Keeps each run that has ended, and has the snapshot store tell of it."""
 
     def __init__(
         self,
-        book: CalibrationStore,
+        calibrations: CalibrationStore,
         store: SnapshotStore,
         passes: Callable[[], Mapping[str, Sequence[Pass]]],
         machines: Callable[[], Awaitable[Sequence[Peer]]],
     ) -> None:
-        self._book = book
+        self._calibrations = calibrations
         self._store = store
         self._passes = passes
         self._machines = machines
@@ -242,7 +242,7 @@ class RunRecorder:
             says = await asyncio.to_thread(
                 run_says, ground, of_plan, server, time.time()
             )
-            last = await self._book.keep(ground, says, snapshot.links)
+            last = await self._calibrations.keep(ground, says, snapshot.links)
             if self._store.snapshot.served_since == snapshot.served_since:
                 self._store.update(last_run=last or snapshot.last_run)
         except Exception:

@@ -63,7 +63,7 @@ class Clusters:
         self.book: ProcessBook
         self._settings_error = ""
         self.trials = TrialBook(paths.trials_file)
-        self.speeds = CalibrationStore(paths.speeds_file)
+        self.calibrations = CalibrationStore(paths.speeds_file)
         self.memory = PlannedMemory(inventory, paths)
         self.event_log = EventLog(EventFiles(paths.events_dir), self._happened)
         self._peer_recorder = PeerRecorder(self.event_log)
@@ -110,7 +110,7 @@ class Clusters:
             book=self.book,
             api_ports=self._api_ports,
             trials=self.trials,
-            speeds=self.speeds,
+            calibrations=self.calibrations,
             gateway_socket=self._paths.gateway_socket(name),
         )
         cluster = Cluster(context)

@@ -38,7 +38,7 @@ class ClusterContext:
     book: ProcessBook
     api_ports: ApiPorts
     trials: TrialBook
-    speeds: CalibrationStore
+    calibrations: CalibrationStore
     gateway_socket: Path
 
     def __post_init__(self) -> None:

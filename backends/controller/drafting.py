@@ -97,7 +97,7 @@ async def gains_now(context: ClusterContext, plan: Plan) -> dict[str, DraftGain]
         machines = await machines_now(context.machines, context.inventory)
         ground = ground_of(plan, model, machines, engine)
         links, asked = context.store.snapshot.links, context.links.lab_of
-        speeds = await asyncio.to_thread(context.speeds.speeds, ground, links)
+        speeds = await asyncio.to_thread(context.calibrations.speeds, ground, links)
         seen = {link.worker: link.lab for link in links}
         speeds = with_labs(speeds, lambda name: seen.get(name, asked(name)))
         trials = context.trials.found_for(model)

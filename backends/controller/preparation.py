@@ -356,12 +356,12 @@ class Preparations:
             with contextlib.suppress(DllmError):
                 engine = (await self._inventory.engine(wanted)).info
         ground = ground_of(plan, model, survey.machines, engine)
-        book, links = self._clusters.speeds, cluster.store.snapshot.links
+        calibrations, links = self._clusters.calibrations, cluster.store.snapshot.links
         return Option(
             plan=plan,
             model=model,
             devices=survey.devices(plan),
-            speeds=await asyncio.to_thread(book.speeds, ground, links),
+            speeds=await asyncio.to_thread(calibrations.speeds, ground, links),
             pins=plan.asked.pins if plan.asked else (),
             draft_models=await draft_models(plan, self._inventory),
             trials=self._clusters.trials.found_for(model),

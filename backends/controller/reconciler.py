@@ -212,7 +212,7 @@ class Reconciler:
         self.processes = ClusterProcesses(context)
         self.degraded = DegradedPlans(context)
         runs = RunRecorder(
-            context.speeds,
+            context.calibrations,
             context.store,
             context.links.passes,
             partial(machines_now, context.machines, context.inventory),

@@ -85,7 +85,7 @@ class Stage:
             book=ProcessBook(self.machines, lambda: None),
             api_ports=ApiPorts(),
             trials=TrialBook(paths.trials_file),
-            speeds=CalibrationStore(paths.speeds_file),
+            calibrations=CalibrationStore(paths.speeds_file),
             gateway_socket=folder / "gateway.sock",
         )
         self.store = self.context.store

@@ -38,7 +38,7 @@ PROMPT = "The quick brown fox jumps over the lazy dog. " * 8
 TOKENS = 96
 ANSWERS = 3
 SETTLE_S = 3.0
-"""The speed is read twice a second; then the run is in the book."""
+"""The speed is read twice a second; then the run is in the store."""
 KINDS = ("model_bytes", "kv_bytes", "compute_bytes")
 
 

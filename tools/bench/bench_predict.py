@@ -56,7 +56,7 @@ RPC_PROTOCOL = "7.0.0"
 TOKENS = 64
 ROUNDS = 2
 SETTLE_S = 3.0
-"""The speed is read twice a second; then the run is in the book."""
+"""The speed is read twice a second; then the run is in the store."""
 CALIBRATION = ((0.2, (3, 1)), (0.3, (1, 6)))
 """The head's share of the layers, and the ratio of the first, the last worker to any
 other."""

@@ -130,39 +130,41 @@ def run(plan: Plan, first: int, second: int, lab: Lab | None = None) -> object:
 
 
 async def test_runs_of_two_splits_predict_a_third(tmp_path: Path) -> None:
-    book = CalibrationStore(tmp_path / "speeds.json")
+    calibrations = CalibrationStore(tmp_path / "speeds.json")
     for first, second in ((4, 9), (8, 5)):
         plan = plan_of(first, second)
         says = run(plan, first, second, LAB)
-        await book.keep(ground_of(plan, MODEL, MACHINES, engine()), says)  # type: ignore[arg-type]
+        await calibrations.keep(ground_of(plan, MODEL, MACHINES, engine()), says)  # type: ignore[arg-type]
     plan = plan_of(1, 12)
     ground = ground_of(plan, MODEL, MACHINES, engine())
-    told = forecast(MODEL, plan, book.speeds(ground))
+    told = forecast(MODEL, plan, calibrations.speeds(ground))
     assert told.pass_ms == pytest.approx(HEAD_MS + 13 * LAYER_MS + 2 * RTT_MS, rel=0.05)
     assert told.source is SpeedSource.MEASURED
-    assert CalibrationStore(tmp_path / "speeds.json").calibration == book.calibration
+    again = CalibrationStore(tmp_path / "speeds.json")
+    assert again.calibration == calibrations.calibration
     other = ground_of(plan, MODEL, MACHINES, engine("b2"))
-    assert forecast(MODEL, plan, book.speeds(other)).source is SpeedSource.PRIOR
+    assert forecast(MODEL, plan, calibrations.speeds(other)).source is SpeedSource.PRIOR
 
 
 def test_the_heads_protocol_decides_about_graphs(tmp_path: Path) -> None:
-    book, plan = CalibrationStore(tmp_path / "speeds.json"), plan_of(6, 7)
+    calibrations, plan = CalibrationStore(tmp_path / "speeds.json"), plan_of(6, 7)
     here = replace(engine(), rpc_protocol="8.0.0")
     known = ground_of(plan, MODEL, MACHINES, here)
-    assert book.speeds(known).rpc_protocol == "8.0.0"
-    assert book.speeds(ground_of(plan, MODEL, MACHINES, None)).rpc_protocol == ""
+    assert calibrations.speeds(known).rpc_protocol == "8.0.0"
+    unknown = ground_of(plan, MODEL, MACHINES, None)
+    assert calibrations.speeds(unknown).rpc_protocol == ""
     away = ground_of(replace(plan, head="nobody"), MODEL, MACHINES[:1], here)
     assert away.rpc_protocol == ""
 
 
 async def test_the_residual_of_a_run_is_kept(tmp_path: Path) -> None:
-    book = CalibrationStore(tmp_path / "speeds.json")
+    calibrations = CalibrationStore(tmp_path / "speeds.json")
     plan = plan_of(6, 7)
     ground = ground_of(plan, MODEL, MACHINES, engine())
-    assert book.speeds(ground).residual is None
+    assert calibrations.speeds(ground).residual is None
     for _ in range(3):
-        await book.keep(ground, run(plan, 6, 7))  # type: ignore[arg-type]
-    residual = book.speeds(ground).residual
+        await calibrations.keep(ground, run(plan, 6, 7))  # type: ignore[arg-type]
+    residual = calibrations.speeds(ground).residual
     assert residual is not None
     assert abs(residual) < 0.05
 
@@ -272,7 +274,7 @@ def test_a_lab_that_changed_while_a_link_was_not_told_of_begins_anew() -> None:
 
 
 async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
-    book = CalibrationStore(tmp_path / "speeds.json")
+    calibrations = CalibrationStore(tmp_path / "speeds.json")
 
     async def found() -> list[Peer]:
         return MACHINES
@@ -288,25 +290,26 @@ async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
             links=links,
         )
         stores.append(store)
-        return RunRecorder(book, store, lambda: two(6, 7), found), links
+        return RunRecorder(calibrations, store, lambda: two(6, 7), found), links
 
     stores: list[SnapshotStore] = []
     plain, _ = recorder("plain")
     metered, _ = recorder("metered")
     for one in (plain, metered):
-        book.calibration = type(book.calibration)()
+        calibrations.calibration = type(calibrations.calibration)()
         one.begin()
         # What is there at the beginning is an earlier controller's.
         one.look(reading(0))
-        assert book.calibration.observations == ()
+        assert calibrations.calibration.observations == ()
     fresh, links = recorder("metered")
     watch = RunWatch()
     watch.look(reading(0), links, {})
     fresh._watch = watch
     fresh.look(reading(20))
     await fresh.settled()
-    assert len(book.calibration.observations) == 3
-    last, residual = stores[-1].snapshot.last_run, book.calibration.residuals[-1]
+    assert len(calibrations.calibration.observations) == 3
+    last = stores[-1].snapshot.last_run
+    residual = calibrations.calibration.residuals[-1]
     assert last is not None
     assert [part.name for part in last.parts] == ["local", "worker1", "worker2"]
     assert last.measured_ms == pytest.approx(residual.measured_ms)
@@ -315,7 +318,7 @@ async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
     plain._watch.look(reading(0), links, {})
     plain.look(reading(20))
     await plain.settled()
-    assert len(book.calibration.observations) == 3
+    assert len(calibrations.calibration.observations) == 3
 
 
 def test_the_build_of_a_peer_is_the_one_that_speaks_with_ours() -> None:
@@ -348,10 +351,10 @@ async def test_a_run_of_what_serves_no_more_is_not_shown(tmp_path: Path) -> None
         store.update(served_since=2.0)
         return MACHINES
 
-    book = CalibrationStore(tmp_path / "speeds.json")
-    recorder = RunRecorder(book, store, lambda: two(6, 7), found)
+    calibrations = CalibrationStore(tmp_path / "speeds.json")
+    recorder = RunRecorder(calibrations, store, lambda: two(6, 7), found)
     recorder._watch.look(reading(0), links, {})
     recorder.look(reading(20))
     await recorder.settled()
-    assert book.calibration.residuals
+    assert calibrations.calibration.residuals
     assert store.snapshot.last_run is None
