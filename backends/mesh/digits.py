@@ -121,7 +121,7 @@ def _nonce_in(text: str) -> bytes:
 # --- the worker ----------------------------------------------------------------------
 
 
-class DigitsDesk:
+class DigitsServer:
     """Lets in consoles without a token, one at a time, if the owner says so."""
 
     def __init__(

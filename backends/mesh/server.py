@@ -144,8 +144,8 @@ class WorkerServer(asyncssh.SSHServer):
             return False
         line = public_line(key)
         if username == USER_BY_DIGITS:
-            desk = self._tenants.by_digits
-            if self._host_key and desk.lets_in(self, self._come_from):
+            by_digits = self._tenants.by_digits
+            if self._host_key and by_digits.lets_in(self, self._come_from):
                 self._new_key = line
         elif username == USER_BY_KEY and self._tenants.lets_in(line, self._joining):
             self._key = line

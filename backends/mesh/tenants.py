@@ -22,7 +22,7 @@ from backends.engine.install import all_engines
 from backends.errors import DllmError, MachineError
 from backends.machines.local import local_agent, local_agent_for_now
 from backends.mesh.connection_limits import StrangerLog
-from backends.mesh.digits import DigitsDesk, shown_name
+from backends.mesh.digits import DigitsServer, shown_name
 from backends.mesh.identity import key_of_line, line_of_raw, public_line
 from backends.mesh.messages import PROTOCOL, WorkerHello
 from backends.mesh.pairings import PairedConsole
@@ -170,7 +170,7 @@ class Tenants:
         """All that happened, the newest last."""
         self.known: dict[str, Tenant] = {}
         self.say_of_strangers = StrangerLog(self.say)
-        self.by_digits = DigitsDesk(pairings, self.name, self.say)
+        self.by_digits = DigitsServer(pairings, self.name, self.say)
         self._paths = paths
         self._pairings = pairings
         self._looking = asyncio.Lock()

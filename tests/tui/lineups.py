@@ -50,7 +50,7 @@ def cluster_of(*peers: Peer) -> Patient:
 
 
 async def on_peer(pilot: Pilot[None], name: str) -> DllmApp:
-    """Select a peer of a console that has a plan on its desk."""
+    """Select a peer of a console that has a plan in its editor."""
     app: Any = pilot.app
     if app._initial_model:
         await settled(pilot)
@@ -71,7 +71,7 @@ async def at_peer(
     *,
     model: str = scenes.GLM.path,
 ) -> AsyncIterator[tuple[Pilot[None], DllmApp, Patient]]:
-    """A console with a peer selected, and a model on its desk unless it is empty."""
+    """A console with a peer selected, and a plan of a model unless that is empty."""
     cluster = cluster or cluster_of()
     running = started(cluster, wait=False, initial_model=model or None)
     async with running as (pilot, app, _):

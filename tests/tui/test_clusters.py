@@ -116,7 +116,7 @@ async def test_another_cluster_ends_a_freeze_and_a_loss(started: Started) -> Non
         assert app._home.status_line.connected
 
 
-async def test_a_model_chosen_for_one_cluster_is_not_put_on_the_desk_of_another(
+async def test_a_model_chosen_for_one_cluster_is_not_put_into_the_editor_of_another(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = ScriptedCluster(HERE)

@@ -1,6 +1,6 @@
 """The edit through random sequences of keys, drags, snapshots and launches.
 
-A second bookkeeping, as plain as can be, says what must lie on the desk after each
+A second bookkeeping, as plain as can be, says what the editor must hold after each
 step: a list of plans and a place in it.
 """
 
@@ -52,7 +52,7 @@ class Book:
 
 
 class World:
-    """A controller that says things, at times late, and a user at a desk."""
+    """A controller that says things, at times late, and a user who edits a plan."""
 
     def __init__(self) -> None:
         self.editor, self.book = PlanEditor(), Book()

@@ -1,4 +1,4 @@
-"""The desk's bookkeeping: history, headers, whose news, and one draft per cluster."""
+"""The editor's bookkeeping: history, headers, whose news, and one draft per cluster."""
 
 from __future__ import annotations
 

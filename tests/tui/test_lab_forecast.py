@@ -189,27 +189,27 @@ def test_a_throttle_holds_back_all_but_the_newest() -> None:
 
 def test_a_snapshot_from_before_is_not_believed_for_a_while() -> None:
     now = [0.0]
-    desk = LabWishes(lambda: now[0])
-    assert desk.adopt(link())
-    assert desk.want({"mini": SLOW})
-    assert not desk.adopt(link())
-    assert desk.adopt(link(lab=SLOW))
-    assert desk.adopt(link())
-    desk.want({"mini": SLOW})
+    wishes = LabWishes(lambda: now[0])
+    assert wishes.adopt(link())
+    assert wishes.want({"mini": SLOW})
+    assert not wishes.adopt(link())
+    assert wishes.adopt(link(lab=SLOW))
+    assert wishes.adopt(link())
+    wishes.want({"mini": SLOW})
     now[0] = GRACE_S + 1
-    assert desk.adopt(link())
-    assert desk.labs == {"mini": None}
+    assert wishes.adopt(link())
+    assert wishes.labs == {"mini": None}
 
 
 def test_undo_gives_back_what_was_before() -> None:
-    desk = LabWishes(lambda: 0.0)
-    desk.want({"mini": SLOW})
-    desk.want({"mini": None, "box": None}, final=False)
-    assert not desk.want({"mini": SLOW})
-    desk.want({"mini": None, "box": SLOW})
-    assert desk.undo() == {"mini": SLOW, "box": None}
-    assert desk.undo() == {"mini": None}
-    assert desk.undo() is None
+    wishes = LabWishes(lambda: 0.0)
+    wishes.want({"mini": SLOW})
+    wishes.want({"mini": None, "box": None}, final=False)
+    assert not wishes.want({"mini": SLOW})
+    wishes.want({"mini": None, "box": SLOW})
+    assert wishes.undo() == {"mini": SLOW, "box": None}
+    assert wishes.undo() == {"mini": None}
+    assert wishes.undo() is None
 
 
 def test_presets_are_known_again() -> None:

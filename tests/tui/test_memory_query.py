@@ -165,7 +165,7 @@ async def test_a_move_ends_the_question_about_the_plan_before(
         assert ended == asked[:1]
 
 
-def test_a_plan_asked_for_by_names_can_lie_on_the_desk() -> None:
+def test_a_plan_asked_for_by_names_can_be_edited() -> None:
     asked = Ask(model="m.gguf", split={"worker1/CPU": 6, "worker2/CPU": 7})
     plan = replace(scenes.DEMO_PLAN, asked=asked)
     made = PlanEditor()

@@ -79,24 +79,24 @@ def test_letters_stay_with_their_devices() -> None:
     assert marks_for(marks, scenes.DEMO_PLAN.split)[0] == "local/CPU"
 
 
-# --- desk and verdict --------------------------------------------------------------
+# --- editor and verdict ------------------------------------------------------------
 
 
-def desk_of(snapshot: ClusterSnapshot) -> PlanEditor:
+def editor_of(snapshot: ClusterSnapshot) -> PlanEditor:
     editor = PlanEditor()
     editor.take(snapshot)
     return editor
 
 
 def test_the_draft_stays_the_same_object_while_nothing_changes() -> None:
-    editor = desk_of(scenes.homelab_serving())
+    editor = editor_of(scenes.homelab_serving())
     first = editor.edit
     editor.take(replace(scenes.homelab_serving(), seq=9))
     assert editor.edit is first
 
 
 def test_workers_to_be_started_show_as_peers_with_this_machines_memory() -> None:
-    editor = desk_of(scenes.idle())
+    editor = editor_of(scenes.idle())
     editor.put(scenes.DEMO_PLAN, scenes.DEMO)
     assert [peer.name for peer in editor.peers] == ["local", "worker1", "worker2"]
     assert editor.devices[1].free_bytes == scenes.CPU.free_bytes
@@ -116,7 +116,7 @@ def test_verdicts() -> None:
         (scenes.demo_failed(), "warn", "not running yet"),
         (WRONG, "bad", MISMATCH),
     ):
-        editor = desk_of(snapshot)
+        editor = editor_of(snapshot)
         found = verdict(editor.edit, editor.plan, editor.snapshot)
         assert found.tone == tone
         assert part in found.text

@@ -237,7 +237,7 @@ async def test_x_ends_the_work_and_that_is_no_failure(started: Started) -> None:
         assert toasts(app)[1].startswith("Cancelled on eve")
 
 
-async def test_the_desks_model_is_copied(started: Started) -> None:
+async def test_the_edited_plans_model_is_copied(started: Started) -> None:
     async with at_peer(started, "bob") as (pilot, app, cluster):
         await pilot.press("c")
         await until(pilot, lambda: toasts(app))

@@ -290,7 +290,7 @@ async def test_fifty_peers_scroll(started: Started) -> None:
 # --- parts in the plan --------------------------------------------------------------
 
 
-def desk_with(plan_peers: tuple[Peer, ...] = ()) -> PlanEditor:
+def editor_with(plan_peers: tuple[Peer, ...] = ()) -> PlanEditor:
     editor = PlanEditor()
     editor.take(people.here(*plan_peers or (people.ADA, people.BOB, people.BOX)))
     editor.put(people.SPREAD_PLAN, scenes.GLM)
@@ -298,7 +298,7 @@ def desk_with(plan_peers: tuple[Peer, ...] = ()) -> PlanEditor:
 
 
 def test_the_devices_of_peers_are_found_under_the_splits_names() -> None:
-    devices = {device.id: device for device in desk_with().devices}
+    devices = {device.id: device for device in editor_with().devices}
     assert list(devices) == [s.device for s in people.SPREAD_PLAN.split.shares]
     assert devices["bob-CUDA1/CUDA1"].total_bytes == people.BOB.devices[2].total_bytes
     assert devices["bob-CUDA1/CUDA1"].memory_pool == "bob/CUDA1"
@@ -313,7 +313,7 @@ def test_the_devices_of_a_head_elsewhere_are_found() -> None:
         split=make_split(47, ("ada/CPU", "box/RPC", "ada/CUDA0"), (0, 40, 8)),
         workers=people.SPREAD_PLAN.workers[-1:],
     )
-    editor = desk_with()
+    editor = editor_with()
     editor.put(plan, scenes.GLM)
     assert [d.id for d in editor.devices] == ["ada/CPU", "box/RPC", "ada/CUDA0"]
     roles = {peer.name: peer.role for peer in editor.peers}
@@ -322,12 +322,12 @@ def test_the_devices_of_a_head_elsewhere_are_found() -> None:
 
 
 def test_a_device_of_a_machine_that_is_away_is_not_borrowed_from_here() -> None:
-    editor = desk_with((people.BOX,))
+    editor = editor_with((people.BOX,))
     assert [d.id for d in editor.devices] == ["local/CPU", "box/RPC"]
 
 
 def test_workers_on_peers_have_no_rows_of_their_own() -> None:
-    editor = desk_with()
+    editor = editor_with()
     peers = {peer.name: peer for peer in editor.peers}
     assert list(peers) == ["local", "ada", "bob", "box"]
     assert peers["bob"].role is PeerRole.WORKER

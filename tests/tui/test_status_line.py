@@ -77,7 +77,9 @@ async def test_every_screen_says_that_a_lab_is_on_in_any_terminal(
                 assert part in text, size
 
 
-async def test_the_model_on_the_desk_is_named_on_every_screen(started: Started) -> None:
+async def test_the_edited_plans_model_is_named_on_every_screen(
+    started: Started,
+) -> None:
     async with planning(started) as (pilot, app, _):
         await said_on_every_screen(pilot, app, "dllm-demo-12L")
 

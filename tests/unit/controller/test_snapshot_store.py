@@ -112,7 +112,7 @@ def test_main_memory_elsewhere_is_as_it_was_told_last() -> None:
     assert missing_mib(shown) == {"bob/CPU": 256}
 
 
-def test_a_plan_on_the_desk_gets_no_more_than_others_leave() -> None:
+def test_an_edited_plan_gets_no_more_than_others_leave() -> None:
     shown, editor = store(), PlanEditor()
     editor.put(PLAN, MODEL)
     shown.show_memory(CPU)
@@ -125,7 +125,7 @@ def test_a_plan_on_the_desk_gets_no_more_than_others_leave() -> None:
     assert editor.edit.available["local/CUDA0"] == GIB - 100 * MIB
 
 
-async def test_every_board_is_told_what_the_other_clusters_hold(paths: Paths) -> None:
+async def test_every_store_is_told_what_the_other_clusters_hold(paths: Paths) -> None:
     machines = Cast()
     machines.get("local").device = CPU
     known = Clusters(cast("LocalInventory", SimpleNamespace(settings=Config)), paths)

@@ -301,12 +301,12 @@ async def test_one_network_is_one_address_however_it_is_written(
 
 
 async def test_newcomers_of_all_addresses_are_few(machine: LentMachine) -> None:
-    desk = machine.tenants.by_digits
+    server = machine.tenants.by_digits
     comers = [object() for _ in range(NEWCOMERS_MAX + 1)]
-    let_in = [desk.lets_in(one, f"10.0.0.{n}") for n, one in enumerate(comers)]
+    let_in = [server.lets_in(one, f"10.0.0.{n}") for n, one in enumerate(comers)]
     assert let_in == [*[True] * NEWCOMERS_MAX, False]
     # Whoever has a place may ask for it again.
-    assert desk.lets_in(comers[0], "10.0.0.0")
+    assert server.lets_in(comers[0], "10.0.0.0")
 
 
 async def test_without_announcing_nobody_comes_by_digits(tmp_path: Path) -> None:
@@ -394,9 +394,9 @@ def test_junk_pairs_nobody_and_ends_that_try_alone(
 
     pairings = PairingFile(tmp_path_factory.mktemp("worker") / "consoles.json")
     heard: list[str] = []
-    desk = digits.DigitsDesk(pairings, "nuc", heard.append)
+    server = digits.DigitsServer(pairings, "nuc", heard.append)
     told, keys = Told(lines), (line_of_raw(A), line_of_raw(B))
-    asyncio.run(desk.serve(told, told, "127.0.0.1", keys))
+    asyncio.run(server.serve(told, told, "127.0.0.1", keys))
     assert not pairings.read().consoles
     assert pairings.read().asking is None
     assert "was not paired" in heard[-1]
