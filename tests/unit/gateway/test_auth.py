@@ -29,7 +29,7 @@ from backends.gateway.auth import Allowance, foreign_page, is_from_here, keys_in
 from backends.gateway.keys import Key, KeyFile, KeyRing
 from backends.paths import user_paths
 from tests.kit.examples import FEW_OR_MANY
-from tests.unit.gateway.standing import CHAT, Stage, gateway, upstream
+from tests.unit.gateway.gateway_fixture import CHAT, Stage, gateway, upstream
 from tui.cli.main import cli
 
 ELSEWHERE = {"X-Forwarded-For": "10.0.0.9"}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from backends.gateway.target import Mode
-from tests.unit.gateway.acting import ANSWER, PROMPT, TEXT, Actor
-from tests.unit.gateway.standing import gateway, resumed, serving, upstream
+from tests.unit.gateway.fake_llama_server import ANSWER, PROMPT, TEXT, FakeLlamaServer
+from tests.unit.gateway.gateway_fixture import gateway, resumed, serving, upstream
 
 NATIVE, COMPLETIONS, CHAT = "/completion", "/v1/completions", "/v1/chat/completions"
 MESSAGES = {"messages": [{"role": "user", "content": "?"}], "stream": True}
@@ -42,11 +42,11 @@ def text_of(raw: bytes) -> str:
 
 
 async def undisturbed(path: str, body: dict[str, Any]) -> bytes:
-    return b"".join([event async for event in Actor()._events(path, body)])
+    return b"".join([event async for event in FakeLlamaServer()._events(path, body)])
 
 
 async def test_what_is_asked_for_besides_is_taken_out_again() -> None:
-    async with serving(Actor()) as stage:
+    async with serving(FakeLlamaServer()) as stage:
         for path, body in ASKED:
             assert await stage.ask(path, **body) == (200, await undisturbed(path, body))
 
@@ -58,7 +58,9 @@ async def test_nothing_is_repeated_and_nothing_is_missing(
     whole = await undisturbed(path, body)
     async with gateway() as stage:
         for at in range(1, 10):
-            raw = await resumed(stage, path, body, Actor(at), Actor(number=2))
+            raw = await resumed(
+                stage, path, body, FakeLlamaServer(at), FakeLlamaServer(number=2)
+            )
             await stage.until(passed=at, continued=at, failed=0)
             assert text_of(raw) == TEXT, at
             assert len({event.get("id") for event in events(raw)}) == 1, at
@@ -77,7 +79,7 @@ async def test_nothing_is_repeated_and_nothing_is_missing(
 
 async def test_what_is_whole_but_for_its_end_is_ended() -> None:
     body = {**MESSAGES, "stream_options": {"include_usage": True}}
-    async with serving(Actor(11)) as stage:
+    async with serving(FakeLlamaServer(11)) as stage:
         _, raw = await stage.ask(CHAT, **body)
     assert raw == await undisturbed(CHAT, body)
 
@@ -85,14 +87,21 @@ async def test_what_is_whole_but_for_its_end_is_ended() -> None:
 async def test_where_only_figures_are_missing_it_is_told_once_more() -> None:
     body = {**MESSAGES, "stream_options": {"include_usage": True}}
     async with gateway() as stage:
-        raw = await resumed(stage, CHAT, body, Actor(10), Actor(number=2))
+        raw = await resumed(
+            stage, CHAT, body, FakeLlamaServer(10), FakeLlamaServer(number=2)
+        )
     assert raw == await undisturbed(CHAT, body)
 
 
 async def test_it_goes_on_as_often_as_it_breaks() -> None:
-    actors = [Actor(2), Actor(2, number=2), Actor(2, number=3), Actor(number=4)]
+    servers = [
+        FakeLlamaServer(2),
+        FakeLlamaServer(2, number=2),
+        FakeLlamaServer(2, number=3),
+        FakeLlamaServer(number=4),
+    ]
     async with gateway() as stage:
-        raw = await resumed(stage, NATIVE, PROMPTED, *actors)
+        raw = await resumed(stage, NATIVE, PROMPTED, *servers)
         await stage.until(passed=1, continued=3, held=3)
     assert text_of(raw) == TEXT
     told = [token for event in events(raw) for token in event["tokens"]]
@@ -102,7 +111,7 @@ async def test_it_goes_on_as_often_as_it_breaks() -> None:
     assert events(raw)[-1]["has_new_line"]
 
 
-class Slow(Actor):
+class Slow(FakeLlamaServer):
     """Reads the prompt for a while before its first event."""
 
     async def _events(self, path: str, body: Any) -> AsyncIterator[bytes]:
@@ -113,7 +122,7 @@ class Slow(Actor):
 
 async def test_the_longest_pause_is_the_one_that_clients_saw() -> None:
     async with gateway() as stage:
-        await resumed(stage, NATIVE, PROMPTED, Actor(3), Slow())
+        await resumed(stage, NATIVE, PROMPTED, FakeLlamaServer(3), Slow())
         await stage.until(passed=1)
         assert stage.proxy.counters.counts.held_longest_s >= PROMPT_S
 
@@ -121,7 +130,14 @@ async def test_the_longest_pause_is_the_one_that_clients_saw() -> None:
 async def test_it_is_told_at_the_end_where_that_is_asked_for() -> None:
     async with gateway() as stage:
         stage.client.headers["X-Dllm-Healed"] = "tell"
-        raw = await resumed(stage, CHAT, MESSAGES, Actor(3), Actor(3), Actor())
+        raw = await resumed(
+            stage,
+            CHAT,
+            MESSAGES,
+            FakeLlamaServer(3),
+            FakeLlamaServer(3),
+            FakeLlamaServer(),
+        )
     whole, _, comment = raw.removesuffix(b"\n\n").rpartition(b"\n\n")
     assert whole.endswith(b"data: [DONE]")
     assert comment.startswith(b": healed 2, paused ")
@@ -135,7 +151,9 @@ async def test_a_limit_is_that_of_the_whole_answer(path: str) -> None:
             body = {**BODIES[path], "n_predict": limit}
             whole = await undisturbed(path, body)
             breaks_at = len(events(whole)) - 1
-            raw = await resumed(stage, path, body, Actor(breaks_at), Actor(number=2))
+            raw = await resumed(
+                stage, path, body, FakeLlamaServer(breaks_at), FakeLlamaServer(number=2)
+            )
             assert text_of(raw) == text_of(whole), limit
             last, expected = events(raw)[-1], events(whole)[-1]
             assert last["timings"]["predicted_n"] == expected["timings"]["predicted_n"]
@@ -145,16 +163,18 @@ async def test_a_limit_is_that_of_the_whole_answer(path: str) -> None:
                 assert last["choices"][0]["finish_reason"] == "length", limit
         limits = {"max_tokens": 9, "max_completion_tokens": 5}
         body = {**BODIES[path], **limits}
-        raw = await resumed(stage, path, body, Actor(2), Actor(number=2))
+        raw = await resumed(
+            stage, path, body, FakeLlamaServer(2), FakeLlamaServer(number=2)
+        )
         assert text_of(raw) == "ab\xe4c", "of several llama-server's own counts"
         assert events(raw)[-1]["timings"]["predicted_n"] == 5
 
 
 async def test_a_character_whose_tokens_are_not_known_has_it_told_once_more() -> None:
-    second = Actor(number=2)
+    second = FakeLlamaServer(number=2)
     second.tokenized = lambda text: [0, 0, 0]
     async with gateway() as stage:
-        raw = await resumed(stage, NATIVE, PROMPTED, Actor(4), second)
+        raw = await resumed(stage, NATIVE, PROMPTED, FakeLlamaServer(4), second)
         await stage.until(failed=0, passed=1)
     assert text_of(raw) == TEXT
     assert [path for path, _ in second.asked] == ["/tokenize", NATIVE]
@@ -163,19 +183,19 @@ async def test_a_character_whose_tokens_are_not_known_has_it_told_once_more() ->
 
 @pytest.mark.parametrize("more", [{"n": 2}, {"best_of": 3}, {"t_max_predict_ms": 9}])
 async def test_what_cannot_go_on_is_passed_as_it_is(more: dict[str, Any]) -> None:
-    actor = Actor(3)
-    async with serving(actor) as stage:
+    server = FakeLlamaServer(3)
+    async with serving(server) as stage:
         status, raw = await stage.ask(CHAT, **MESSAGES, **more)
         await stage.until(failed=1, continued=0)
     assert status == 200
-    assert actor.asked == [(CHAT, {**MESSAGES, **more})]
+    assert server.asked == [(CHAT, {**MESSAGES, **more})]
     assert "ended in the middle" in events(raw)[-1]["error"]["message"]
 
 
 async def test_a_client_that_left_is_not_gone_on_with() -> None:
-    second = Actor(number=2)
+    second = FakeLlamaServer(number=2)
     async with gateway() as stage:
-        async with upstream(Actor(3)) as port:
+        async with upstream(FakeLlamaServer(3)) as port:
             stage.serve(port, "0")
             asking = asyncio.create_task(stage.ask(CHAT, **MESSAGES))
             await stage.until(waiting=1)
@@ -190,13 +210,15 @@ async def test_a_client_that_left_is_not_gone_on_with() -> None:
 async def test_another_prompt_is_no_continuation() -> None:
     """A template that says something else by now gives other tokens."""
 
-    class Forgetful(Actor):
+    class Forgetful(FakeLlamaServer):
         def _native(self, *args: Any) -> list[dict[str, Any]]:
             said = super()._native(*args)
             return [{**event, "tokens_evaluated": 3} for event in said]
 
     async with gateway() as stage:
-        raw = await resumed(stage, CHAT, MESSAGES, Actor(3), Forgetful(number=2))
+        raw = await resumed(
+            stage, CHAT, MESSAGES, FakeLlamaServer(3), Forgetful(number=2)
+        )
         await stage.until(failed=1)
     assert "other tokens than before" in events(raw)[-1]["error"]["message"]
 
@@ -207,11 +229,11 @@ def error_of(raw: bytes) -> str:
 
 async def test_another_model_does_not_go_on() -> None:
     """Nor is it waited for."""
-    second = Actor(number=2)
+    second = FakeLlamaServer(number=2)
     modes = Mode.HOLD, Mode.SERVE, Mode.HOLD, Mode.SERVE
     async with upstream(second) as other, gateway() as stage:
         for number, (mode, (path, body)) in enumerate(zip(modes, ASKED, strict=True)):
-            async with upstream(Actor(3)) as port:
+            async with upstream(FakeLlamaServer(3)) as port:
                 stage.tell(mode=Mode.SERVE, port=port, server="0", weights="first")
                 asking = asyncio.create_task(stage.ask(path, **body))
                 await stage.until(waiting=1)
@@ -228,8 +250,8 @@ async def test_another_model_does_not_go_on() -> None:
 async def test_the_same_or_an_unnamed_model_goes_on_and_another_begins(
     breaks_at: int, weights: str
 ) -> None:
-    async with upstream(Actor(number=2)) as other, gateway() as stage:
-        async with upstream(Actor(breaks_at)) as port:
+    async with upstream(FakeLlamaServer(number=2)) as other, gateway() as stage:
+        async with upstream(FakeLlamaServer(breaks_at)) as port:
             stage.tell(mode=Mode.SERVE, port=port, server="0", weights="first")
             asking = asyncio.create_task(stage.ask(NATIVE, **PROMPTED))
             await stage.until(waiting=1)
@@ -238,9 +260,11 @@ async def test_the_same_or_an_unnamed_model_goes_on_and_another_begins(
 
 
 async def test_what_the_arguments_bind_is_told_once_more() -> None:
-    second = Actor(number=2)
+    second = FakeLlamaServer(number=2)
     async with gateway() as stage:
-        raw = await resumed(stage, NATIVE, PROMPTED, Actor(3), second, bound=True)
+        raw = await resumed(
+            stage, NATIVE, PROMPTED, FakeLlamaServer(3), second, bound=True
+        )
     assert text_of(raw) == TEXT
     assert [body["prompt"] for _, body in second.asked] == ["asked"]
 
@@ -251,8 +275,8 @@ async def test_what_may_begin_a_stop_word_is_not_lost(path: str) -> None:
     body = {**BODIES[path], "stop": ["bad", "\nx", "\xe4z"]}
     async with gateway() as stage:
         for at in range(1, 7):
-            second = Actor(number=2)
-            raw = await resumed(stage, path, body, Actor(at), second)
+            second = FakeLlamaServer(number=2)
+            raw = await resumed(stage, path, body, FakeLlamaServer(at), second)
             await stage.until(passed=at, continued=at)
             assert text_of(raw) == TEXT, at
             assert events(raw)[-1]["timings"]["predicted_n"] == len(ANSWER), at
@@ -261,10 +285,10 @@ async def test_what_may_begin_a_stop_word_is_not_lost(path: str) -> None:
                 assert prompt == ["asked", *ANSWER[: len(prompt) - 1]], at
 
 
-def stopping(breaks_at: int | None = None, number: int = 1) -> Actor:
-    actor = Actor(breaks_at, number)
-    actor.answer = [0, 1, 8, 4, 6]
-    return actor
+def stopping(breaks_at: int | None = None, number: int = 1) -> FakeLlamaServer:
+    server = FakeLlamaServer(breaks_at, number)
+    server.answer = [0, 1, 8, 4, 6]
+    return server
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -273,18 +297,18 @@ async def test_a_stop_word_ends_an_answer(path: str) -> None:
         for breaks in ([3], [2, 1]):
             # Of the chat's events the first tells whose turn it is.
             first, *others = (breaks[0] + (path == CHAT), *breaks[1:])
-            actors = [stopping(first), *(stopping(at, number=2) for at in others)]
-            actors.append(stopping(number=3))
-            raw = await resumed(stage, path, {**BODIES[path], "stop": ["f"]}, *actors)
+            servers = [stopping(first), *(stopping(at, number=2) for at in others)]
+            servers.append(stopping(number=3))
+            raw = await resumed(stage, path, {**BODIES[path], "stop": ["f"]}, *servers)
             assert text_of(raw) == "abe", breaks
-            asked, body = actors[-1].asked[-1]
+            asked, body = servers[-1].asked[-1]
             assert asked == path
             assert body.get("prompt") in ("asked", None)
             assert len({event.get("id") for event in events(raw)}) == 1, breaks
         await stage.until(passed=2, continued=3)
 
 
-class Untold(Actor):
+class Untold(FakeLlamaServer):
     """Tells no ids: it has a draft model."""
 
     async def _events(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
@@ -303,7 +327,7 @@ async def test_a_text_without_ids_is_told_once_more(path: str) -> None:
     assert [path for path, _ in second.asked] == [path]
 
 
-class Reasoning(Actor):
+class Reasoning(FakeLlamaServer):
     """Thinks first, then says the rest."""
 
     def _chat(self, *args: Any) -> list[dict[str, Any]]:
@@ -332,16 +356,20 @@ async def test_what_it_thought_is_told_once_more(breaks_at: int) -> None:
 
 async def test_what_was_held_back_is_forgotten_where_it_begins_anew() -> None:
     stop = {"stop": ["abc"]}
-    actors = [Actor(1), Actor(2, number=2), Actor(number=3)]
+    servers = [
+        FakeLlamaServer(1),
+        FakeLlamaServer(2, number=2),
+        FakeLlamaServer(number=3),
+    ]
     async with gateway() as stage:
-        raw = await resumed(stage, CHAT, {**MESSAGES, **stop}, *actors)
+        raw = await resumed(stage, CHAT, {**MESSAGES, **stop}, *servers)
         await stage.until(passed=1, continued=2)
     assert text_of(raw) == TEXT
     assert events(raw)[-1]["timings"]["predicted_n"] == len(ANSWER)
 
 
 async def test_an_error_of_an_earlier_release_is_the_end() -> None:
-    class Erring(Actor):
+    class Erring(FakeLlamaServer):
         async def _events(
             self, path: str, body: dict[str, Any]
         ) -> AsyncIterator[bytes]:
@@ -350,8 +378,8 @@ async def test_an_error_of_an_earlier_release_is_the_end() -> None:
                 break
             yield b'error: {"code":500}\n\n'
 
-    actor = Erring()
-    async with serving(actor) as stage:
+    server = Erring()
+    async with serving(server) as stage:
         _, raw = await asyncio.wait_for(stage.ask(NATIVE, **PROMPTED), 60)
     assert raw.endswith(b'error: {"code":500}\n\n')
-    assert len(actor.asked) == 1
+    assert len(server.asked) == 1

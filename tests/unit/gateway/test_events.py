@@ -10,8 +10,8 @@ import pytest
 from backends.engine import sse
 from backends.engine.sse import ENDLESS, EndlessEvent, Splitter
 from backends.gateway.api_shapes import EndMark
-from tests.unit.gateway.acting import TEXT, Actor
-from tests.unit.gateway.standing import CHAT, gateway, resumed, streaming
+from tests.unit.gateway.fake_llama_server import TEXT, FakeLlamaServer
+from tests.unit.gateway.gateway_fixture import CHAT, gateway, resumed, streaming
 
 NATIVE = "/completion"
 ENDS = [b"\n", b"\r\n", b"\r"]
@@ -86,8 +86,8 @@ def test_an_event_without_end_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_stream_with_any_line_ends_goes_on() -> None:
     async with gateway() as stage:
         for path, end in ((NATIVE, b"\r\n"), (CHAT, b"\r")):
-            actors = Actor(3, end=end), Actor(number=2, end=end)
-            raw = await resumed(stage, path, ASKED[path], *actors)
+            servers = FakeLlamaServer(3, end=end), FakeLlamaServer(number=2, end=end)
+            raw = await resumed(stage, path, ASKED[path], *servers)
             assert b"\r" not in raw
             lines = [x[6:] for x in raw.splitlines() if x.startswith(b"data: {")]
             said = [json.loads(line) for line in lines]

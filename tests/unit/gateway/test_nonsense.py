@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from backends.gateway.target import Mode
 from tests.kit.examples import FEW_OR_MANY
 from tests.kit.waiting import until
-from tests.unit.gateway.standing import (
+from tests.unit.gateway.gateway_fixture import (
     CHAT,
     Handler,
     Stage,

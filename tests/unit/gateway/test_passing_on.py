@@ -22,7 +22,7 @@ from backends.gateway.request import read_options
 from backends.gateway.resumable_stream import resumable
 from backends.gateway.upstream import Upstream
 from tests.kit.waiting import PATIENCE_S, until
-from tests.unit.gateway.standing import (
+from tests.unit.gateway.gateway_fixture import (
     CHAT,
     WHOLE,
     abort,

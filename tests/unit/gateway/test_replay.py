@@ -15,7 +15,7 @@ from aiohttp import web
 from backends.gateway import reply
 from backends.gateway.resumable_stream import OFTEN, REPLAYS_MAX, Replay, SentEvents
 from backends.gateway.target import Mode
-from tests.unit.gateway.standing import (
+from tests.unit.gateway.gateway_fixture import (
     CHAT,
     WHOLE,
     Stage,

@@ -16,7 +16,7 @@ from backends.gateway import request_queue
 from backends.gateway.request_queue import Turns
 from backends.gateway.target import Mode
 from tests.kit.waiting import until
-from tests.unit.gateway.standing import (
+from tests.unit.gateway.gateway_fixture import (
     CHAT,
     WHOLE,
     abort,

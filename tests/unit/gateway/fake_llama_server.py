@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.unit.gateway.standing import abort, stream_of
+from tests.unit.gateway.gateway_fixture import abort, stream_of
 
 PIECES = [b"a", b"b", b"\xc3", b"\xa4", b"c", b"\n", b"d", b"", b"ef"]
 END = 7
@@ -28,7 +28,7 @@ def tokenized(text: str) -> list[int]:
     return [PIECES.index(bytes([byte])) for byte in text.encode()]
 
 
-class Actor:
+class FakeLlamaServer:
     """Answers; ``breaks_at`` events it breaks off, where that is told."""
 
     def __init__(
