@@ -23,9 +23,9 @@ from backends.state import ClusterSnapshot
 from tests.kit.console import Started, starting
 from tests.tui import drawing, scenes
 from tests.tui.helpers import settled
-from tests.tui.looks import MakeApp, Size
 from tests.tui.parsing import parse_once
 from tests.tui.scripted import ScriptedCluster
+from tests.tui.snapshot_sizes import MakeApp, Size
 from tui.app import console
 from tui.app.app import DllmApp
 from tui.flows import background_queries

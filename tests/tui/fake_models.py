@@ -22,7 +22,7 @@ def model(name: str, size_gib: float = 1, **facts: object) -> ModelFile:
     return replace(file, **facts)
 
 
-class Shelf(ScriptedCluster):
+class ModelsCluster(ScriptedCluster):
     """A cluster with these models; the search ends when told."""
 
     def __init__(

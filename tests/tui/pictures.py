@@ -9,7 +9,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from tests.tui.helpers import resize
-from tests.tui.looks import SIZES, Size
+from tests.tui.snapshot_sizes import SIZES, Size
 
 Snap = Callable[..., bool]
 """The fixture ``snap_compare``."""

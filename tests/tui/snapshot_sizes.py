@@ -1,4 +1,4 @@
-"""The sizes at which looks are kept.
+"""The sizes at which snapshots are kept.
 
 Every screen and dialog in one dark theme; one screen in every other theme and size.
 """

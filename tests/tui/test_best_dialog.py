@@ -28,8 +28,8 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import in_front, screen_text, text_of, until
-from tests.tui.looks import Look
 from tests.tui.scripted import ScriptedCluster
+from tests.tui.snapshot_sizes import Look
 from tui.app.app import DllmApp
 from tui.model.best_choices import AS_IT_IS, candidate, change, choices_of
 from tui.screens.cluster.best_dialog import BestDialog, BestRows

@@ -11,7 +11,7 @@ from backends.state import ChatBrief, ChatDelta, ChatTimings, Failure, Sampling
 from tests.tui import scenes
 from tests.tui.chatting import DONE, answer, drawn_whole, said, talk
 from tests.tui.helpers import screen_text, until
-from tests.tui.looks import Look, Size, at_both_sizes
+from tests.tui.snapshot_sizes import Look, Size, at_both_sizes
 from tests.tui.stages import ChatStage
 from tui.dialogs.pick import ChatsDialog
 from tui.dialogs.sampling import SamplingDialog

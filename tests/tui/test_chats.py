@@ -22,8 +22,8 @@ from tests.tui.helpers import (
     until,
     wheel_down,
 )
-from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
+from tests.tui.snapshot_sizes import MakeApp
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import ChoiceDialog, LineDialog
 from tui.dialogs.pick import ChatRows, ChatsDialog

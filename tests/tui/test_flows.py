@@ -13,8 +13,8 @@ from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.flowing import SIZE, layers, planning
 from tests.tui.helpers import screen_text, settled, toasts, until
-from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
+from tests.tui.snapshot_sizes import MakeApp
 from tui.model.files import Remembered, recall, remember
 
 

@@ -16,7 +16,7 @@ from backends.state import Ask, Plan
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
-from tests.tui.looks import Look
+from tests.tui.snapshot_sizes import Look
 from tui.dialogs.dialog import ChoiceDialog, LineDialog
 from tui.dialogs.pick import PlansDialog
 

@@ -18,8 +18,8 @@ from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
-from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
+from tests.tui.snapshot_sizes import MakeApp
 from tui.actions import ACTIONS, is_action, split_keys
 from tui.app.app import DllmApp
 from tui.dialogs.help_and_events import HelpDialog

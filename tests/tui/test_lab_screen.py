@@ -17,9 +17,9 @@ from backends.state import Acceptance, ClusterSnapshot, Lab, Link, Pass, Speed
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import resize, screen_text, settled, until
-from tests.tui.looks import MakeApp, Size
 from tests.tui.pictures import BOTH, SMALL, Snap, seen
 from tests.tui.scripted import ScriptedCluster
+from tests.tui.snapshot_sizes import MakeApp, Size
 from tests.unit.bench.test_sweep_report import POINTS, SWEEP
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import ChoiceDialog

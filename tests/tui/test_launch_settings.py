@@ -33,8 +33,8 @@ from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import burst, resize, screen_text, settled, text_of, until
-from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
+from tests.tui.snapshot_sizes import MakeApp
 from tui.app.app import DllmApp
 from tui.dialogs.help_and_events import HelpDialog
 from tui.model.edit import Edit

@@ -14,9 +14,9 @@ from backends.errors import ControllerError, ModelError, UsageError
 from backends.state import ClusterSnapshot
 from tests.kit.console import Started
 from tests.tui import scenes
+from tests.tui.fake_models import GIB, ModelsCluster, model
 from tests.tui.flowing import dialog
 from tests.tui.helpers import burst, resize, screen_text, toasts, until
-from tests.tui.shelf import GIB, Shelf, model
 from tests.tui.stages import ScreenStage, Stage
 from tui.screens.models.picker import ModelPicker
 from tui.screens.models.screen import ModelDetail, ModelsScreen
@@ -30,10 +30,10 @@ BROKEN = model("broken", 0.1, problem="not a GGUF file")
 
 
 class Models(ScreenStage):
-    """The Models screen on a shelf."""
+    """The Models screen of a cluster."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.models = ModelsScreen(shelf, poll_s=0.05)
+    def __init__(self, cluster: ModelsCluster) -> None:
+        self.models = ModelsScreen(cluster, poll_s=0.05)
         super().__init__(self.models)
 
     @property
@@ -47,8 +47,8 @@ class Models(ScreenStage):
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf(QWEN, BROKEN, GLM, OSS)
+def cluster() -> ModelsCluster:
+    return ModelsCluster(QWEN, BROKEN, GLM, OSS)
 
 
 async def listed(app: Models, pilot: Pilot[None], count: int = 4) -> None:
@@ -57,18 +57,18 @@ async def listed(app: Models, pilot: Pilot[None], count: int = 4) -> None:
 
 @asynccontextmanager
 async def listing(
-    shelf: Shelf, size: tuple[int, int] = (120, 36)
+    cluster: ModelsCluster, size: tuple[int, int] = (120, 36)
 ) -> AsyncIterator[tuple[Models, Pilot[None]]]:
-    app = Models(shelf)
+    app = Models(cluster)
     async with app.run_test(size=size) as pilot:
         await listed(app, pilot)
         yield app, pilot
 
 
 async def test_what_is_known_is_listed_and_columns_go_before_names(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    cluster: ModelsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with listing(shelf, (160, 40)) as (app, pilot):
+    async with listing(cluster, (160, 40)) as (app, pilot):
         assert app.names() == [GLM.name, OSS.name, QWEN.name, "broken"]
         shown = screen_text(app)
         assert "broken · not a GGUF file" in shown
@@ -85,17 +85,17 @@ async def test_what_is_known_is_listed_and_columns_go_before_names(
         monkeypatch.setattr(
             app.table, "update_cell", lambda *args, **_: updated.append(args)
         )
-        app.table.show_models(shelf.files)
+        app.table.show_models(cluster.files)
         assert updated == []
         grown = replace(GLM, size_bytes=20 * GIB)
-        app.table.show_models((grown, *shelf.files[3:]))
+        app.table.show_models((grown, *cluster.files[3:]))
         assert [args[:2] for args in updated] == [(GLM.path, "size")]  # type: ignore[index]
 
 
 async def test_the_model_pointed_at_is_copied_used_and_kept_in_any_order(
-    shelf: Shelf,
+    cluster: ModelsCluster,
 ) -> None:
-    async with listing(shelf) as (app, pilot):
+    async with listing(cluster) as (app, pilot):
         app.models.show_snapshot(ClusterSnapshot(plan=scenes.HOMELAB_PLAN))
         await until(pilot, lambda: f"● {GLM.name}" in screen_text(app))
         await pilot.press("y")
@@ -120,8 +120,8 @@ async def test_the_model_pointed_at_is_copied_used_and_kept_in_any_order(
         assert "▼size" in screen_text(app)
 
 
-async def test_the_filter_is_fuzzy_and_escape_clears_it(shelf: Shelf) -> None:
-    async with listing(shelf) as (app, pilot):
+async def test_the_filter_is_fuzzy_and_escape_clears_it(cluster: ModelsCluster) -> None:
+    async with listing(cluster) as (app, pilot):
         await burst(pilot, "slash", *"zzz")
         await until(pilot, lambda: "No model matches “zzz”." in screen_text(app))
         await pilot.press("escape")
@@ -137,36 +137,40 @@ async def test_the_filter_is_fuzzy_and_escape_clears_it(shelf: Shelf) -> None:
         assert app.backs == 1
 
 
-async def test_rescanning_shows_that_it_does_and_what_it_finds(shelf: Shelf) -> None:
-    async with listing(shelf) as (app, pilot):
+async def test_rescanning_shows_that_it_does_and_what_it_finds(
+    cluster: ModelsCluster,
+) -> None:
+    async with listing(cluster) as (app, pilot):
         await pilot.press("j")
-        shelf.scanning = True
+        cluster.scanning = True
         await pilot.press("r")
         await until(pilot, lambda: "scanning…" in screen_text(app))
-        assert shelf.called("catalogue")[:2] == [False, True]
-        shelf.files = (*shelf.files, model("Aardvark-1B", 1))
+        assert cluster.called("catalogue")[:2] == [False, True]
+        cluster.files = (*cluster.files, model("Aardvark-1B", 1))
         await listed(app, pilot, 5)
         assert app.table.pointed == OSS
-        shelf.files = tuple(file for file in shelf.files if file != QWEN)
-        shelf.scanning = False
+        cluster.files = tuple(file for file in cluster.files if file != QWEN)
+        cluster.scanning = False
         await listed(app, pilot, 4)
         await until(pilot, lambda: "scanning…" not in screen_text(app))
         assert app.table.pointed == OSS
 
 
-async def test_details_are_read_for_the_model_under_the_cursor(shelf: Shelf) -> None:
-    async with listing(shelf) as (app, pilot):
+async def test_details_are_read_for_the_model_under_the_cursor(
+    cluster: ModelsCluster,
+) -> None:
+    async with listing(cluster) as (app, pilot):
         await until(pilot, lambda: "47 layers + output" in screen_text(app))
         await pilot.press("j")
         await until(pilot, lambda: "Pick another" in screen_text(app))
         await pilot.press("k")
         await until(pilot, lambda: "47 layers + output" in screen_text(app))
-        assert shelf.called("inspect").count(GLM.path) == 1
-        shelf.files = (replace(GLM, identity="other bytes"), OSS)
+        assert cluster.called("inspect").count(GLM.path) == 1
+        cluster.files = (replace(GLM, identity="other bytes"), OSS)
         await pilot.press("r")
         await listed(app, pilot, 2)
         await pilot.press("j", "k")
-        await until(pilot, lambda: shelf.called("inspect").count(GLM.path) == 2)
+        await until(pilot, lambda: cluster.called("inspect").count(GLM.path) == 2)
         await resize(pilot, 80, 24)
         await until(pilot, lambda: "47 layers + output" in screen_text(app))
         detail = app.models.query_one(ModelDetail)
@@ -176,8 +180,10 @@ async def test_details_are_read_for_the_model_under_the_cursor(shelf: Shelf) -> 
         await until(pilot, lambda: detail.scroll_y == 0)
 
 
-async def test_any_path_can_be_used_and_tab_completes_it(shelf: Shelf) -> None:
-    async with listing(shelf) as (app, pilot):
+async def test_any_path_can_be_used_and_tab_completes_it(
+    cluster: ModelsCluster,
+) -> None:
+    async with listing(cluster) as (app, pilot):
         await burst(pilot, "p", *"/nowhere.gguf", "enter")
         await until(pilot, lambda: "is not a GGUF file. Pick" in screen_text(app))
         assert app.chosen == []
@@ -187,30 +193,32 @@ async def test_any_path_can_be_used_and_tab_completes_it(shelf: Shelf) -> None:
         await until(pilot, lambda: app.chosen == [GLM.path])
         assert not bar.display
         assert app.focused is app.table
-        shelf.models |= {"/models/GLM-other.gguf": scenes.GLM}
+        cluster.models |= {"/models/GLM-other.gguf": scenes.GLM}
         await burst(pilot, "p", *"/models/G", "tab")
         await until(pilot, lambda: bar.text == "/models/GLM-")
         await until(pilot, lambda: "GLM-other.gguf" in screen_text(app))
         await pilot.press("4", "tab")
         await until(pilot, lambda: bar.text == GLM.path)
         await until(pilot, lambda: "GLM-other.gguf" not in screen_text(app))
-        shelf.errors["names_after"] = ControllerError("The controller does not answer")
+        cluster.errors["names_after"] = ControllerError(
+            "The controller does not answer"
+        )
         await pilot.press("tab")
         await until(pilot, lambda: "does not answer" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: app.chosen == [GLM.path] * 2)
 
 
-async def test_a_download_is_refused_cancelled_or_done(shelf: Shelf) -> None:
-    shelf.downloads.clear()
-    async with listing(shelf) as (app, pilot):
+async def test_a_download_is_refused_cancelled_or_done(cluster: ModelsCluster) -> None:
+    cluster.downloads.clear()
+    async with listing(cluster) as (app, pilot):
         bar = app.models.query_one("#models-get", FilterBar)
-        shelf.errors["get_model"] = ModelError("o/n has several models: Q4 (1 GiB)")
+        cluster.errors["get_model"] = ModelError("o/n has several models: Q4 (1 GiB)")
         await burst(pilot, "g", *"o/n:Q", "enter")
         await until(pilot, lambda: "several models" in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: not bar.display and app.focused is app.table)
-        del shelf.errors["get_model"]
+        del cluster.errors["get_model"]
         await burst(pilot, "g", *"pypi:n", "enter")
         await until(pilot, lambda: "94.0 MiB" in bar.note)
         await pilot.press("x")
@@ -222,15 +230,17 @@ async def test_a_download_is_refused_cancelled_or_done(shelf: Shelf) -> None:
         assert app.focused is app.table
         await pilot.press("g")
         assert "already" in app.said[-1]
-        shelf.downloads.set()
+        cluster.downloads.set()
         await until(pilot, lambda: "Got m.gguf (pinned SHA-256)." in app.said)
         assert not bar.display
-        assert ("catalogue", True) in shelf.calls
+        assert ("catalogue", True) in cluster.calls
 
 
-async def test_a_repository_is_looked_at_before_a_download(shelf: Shelf) -> None:
-    shelf.downloads.clear()
-    async with listing(shelf) as (app, pilot):
+async def test_a_repository_is_looked_at_before_a_download(
+    cluster: ModelsCluster,
+) -> None:
+    cluster.downloads.clear()
+    async with listing(cluster) as (app, pilot):
         for key in ("escape", ""):
             await burst(pilot, "g", *"o/n", "enter")
             await until(pilot, lambda: "reading the headers of 2" in screen_text(app))
@@ -238,24 +248,26 @@ async def test_a_repository_is_looked_at_before_a_download(shelf: Shelf) -> None
             if key:
                 await pilot.press(key)
                 await until(pilot, lambda: app.focused is app.table)
-                assert not shelf.called("get_model")
-        shelf.downloads.set()
+                assert not cluster.called("get_model")
+        cluster.downloads.set()
         await until(pilot, lambda: "all devices have" in screen_text(app))
         row = next(x for x in screen_text(app).splitlines() if "▸ Q4_K_M" in x)
         assert "yes" in row
         assert "32768" in row
         assert "local/CPU 0–20, mini/MTL0 21–31 + output" in row
         await pilot.press("enter")
-        await until(pilot, lambda: ("get_model", "o/n:Q4_K_M") in shelf.calls)
+        await until(pilot, lambda: ("get_model", "o/n:Q4_K_M") in cluster.calls)
         await until(pilot, lambda: any("Got m.gguf" in said for said in app.said))
-        shelf.errors["remote_models"] = ModelError("o/n is gated", "Accept its terms.")
+        cluster.errors["remote_models"] = ModelError(
+            "o/n is gated", "Accept its terms."
+        )
         await burst(pilot, "g", *"o/n", "enter")
         await until(pilot, lambda: "o/n is gated" in screen_text(app))
 
 
-async def test_a_silent_controller_is_reported(shelf: Shelf) -> None:
-    shelf.errors["catalogue"] = ControllerError("The controller does not answer")
-    app = Models(shelf)
+async def test_a_silent_controller_is_reported(cluster: ModelsCluster) -> None:
+    cluster.errors["catalogue"] = ControllerError("The controller does not answer")
+    app = Models(cluster)
     async with app.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: app.troubles)
         assert app.troubles == ["The controller does not answer"]
@@ -267,13 +279,13 @@ async def test_a_silent_controller_is_reported(shelf: Shelf) -> None:
 class Picking(Stage):
     """Asks for a model."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, cluster: ModelsCluster) -> None:
         super().__init__()
-        self.shelf = shelf
+        self.cluster = cluster
         self.picked: list[str | None] = []
 
     def ask(self) -> None:
-        picker = ModelPicker(self.shelf, current=QWEN.path, poll_s=0.05)
+        picker = ModelPicker(self.cluster, current=QWEN.path, poll_s=0.05)
         self.push_screen(picker, self.picked.append)
 
     @property
@@ -293,17 +305,17 @@ async def asked(app: Picking, pilot: Pilot[None]) -> None:
 
 
 @asynccontextmanager
-async def picking(shelf: Shelf) -> AsyncIterator[tuple[Picking, Pilot[None]]]:
-    app = Picking(shelf)
+async def picking(cluster: ModelsCluster) -> AsyncIterator[tuple[Picking, Pilot[None]]]:
+    app = Picking(cluster)
     async with app.run_test(size=(80, 24)) as pilot:
         await asked(app, pilot)
         yield app, pilot
 
 
 async def test_the_picker_filters_while_one_types_and_arrows_move(
-    shelf: Shelf,
+    cluster: ModelsCluster,
 ) -> None:
-    async with picking(shelf) as (app, pilot):
+    async with picking(cluster) as (app, pilot):
         await until(pilot, lambda: "looked in /" in screen_text(app))
         await burst(pilot, *"broken", "enter")
         await until(pilot, lambda: "It cannot be used" in screen_text(app))
@@ -323,8 +335,8 @@ async def test_the_picker_filters_while_one_types_and_arrows_move(
             await asked(app, pilot)
 
 
-async def test_the_picker_takes_a_path_or_says_why_not(shelf: Shelf) -> None:
-    async with picking(shelf) as (app, pilot):
+async def test_the_picker_takes_a_path_or_says_why_not(cluster: ModelsCluster) -> None:
+    async with picking(cluster) as (app, pilot):
         await burst(pilot, *"/no.gguf")
         assert "Enter uses the file at this path, tab completes it" in screen_text(app)
         await pilot.press("enter")
@@ -332,7 +344,7 @@ async def test_the_picker_takes_a_path_or_says_why_not(shelf: Shelf) -> None:
         await burst(pilot, *["backspace"] * 8, *GLM.path, "enter")
         await until(pilot, lambda: app.picked)
         assert app.picked == [GLM.path]
-        shelf.models |= {"/models/GLM-other.gguf": scenes.GLM}
+        cluster.models |= {"/models/GLM-other.gguf": scenes.GLM}
         await asked(app, pilot)
         typed = app.screen.query_one(Input)
         await burst(pilot, *"/mo", "tab")
@@ -351,8 +363,8 @@ async def test_the_picker_takes_a_path_or_says_why_not(shelf: Shelf) -> None:
 
 async def test_deleting_asks_and_names_the_files(started: Started) -> None:
     theirs = replace(QWEN, path="mini:/models/q.gguf", held_by=("mini", "nuc"))
-    shelf = Shelf(theirs)
-    async with started(shelf, wait=False) as (pilot, app, _):
+    cluster = ModelsCluster(theirs)
+    async with started(cluster, wait=False) as (pilot, app, _):
         await pilot.press("6")
         await until(pilot, lambda: "1 model" in screen_text(app))
         await pilot.press("delete")
@@ -361,16 +373,16 @@ async def test_deleting_asks_and_names_the_files(started: Started) -> None:
         assert "Copies on nuc stay." in screen_text(app)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ModelsScreen))
-        assert not shelf.called("remove_model"), "Cancel comes first"
+        assert not cluster.called("remove_model"), "Cancel comes first"
         await pilot.press("delete")
         await dialog(pilot)
         await pilot.press("y")
         await until(pilot, lambda: toasts(app))
         assert toasts(app) == [f"Deleted {QWEN.name} (17.0 GiB)."]
-        assert shelf.called("remove_model") == [("mini", "/models/q.gguf")]
-        assert True in shelf.called("catalogue"), "it looks again"
+        assert cluster.called("remove_model") == [("mini", "/models/q.gguf")]
+        assert True in cluster.called("catalogue"), "it looks again"
         refusal = "GLM is in use: the cluster default runs it, or is to"
-        shelf.errors["removal"] = UsageError(refusal, "Stop that first.")
+        cluster.errors["removal"] = UsageError(refusal, "Stop that first.")
         await pilot.press("delete")
         await until(pilot, lambda: refusal in toasts(app)[-1])
         assert isinstance(app.screen, ModelsScreen)

@@ -8,7 +8,7 @@ from textual.content import Content
 
 from backends.state import ModelCatalogue
 from tests.tui import scenes
-from tests.tui.shelf import model
+from tests.tui.fake_models import model
 from tui.screens.models.screen import ModelDetail, fact_lines
 from tui.screens.models.table import (
     COLUMNS,

@@ -18,7 +18,14 @@ from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
-from tests.tui.lineups import HOME, Patient, at_peer, cluster_of, machines, on_peer
+from tests.tui.peer_consoles import (
+    HOME,
+    Patient,
+    at_peer,
+    cluster_of,
+    machines,
+    on_peer,
+)
 from tui.dialogs.dialog import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
 

@@ -16,9 +16,9 @@ from backends.paths import Paths
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import resize, screen_text, settled, toasts, until
-from tests.tui.looks import MakeApp
 from tests.tui.peering import on_peers
 from tests.tui.scripted import ScriptedCluster
+from tests.tui.snapshot_sizes import MakeApp
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import LineDialog
 from tui.dialogs.help_and_events import HelpDialog

@@ -30,12 +30,12 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
+from tests.tui.fake_models import ModelsCluster, model
 from tests.tui.helpers import burst, resize, screen_text, settled, until
 from tests.tui.links import BOX, MINI, PLAIN
-from tests.tui.looks import Look
 from tests.tui.pictures import BOTH, NORMAL, SMALL, Snap, seen
 from tests.tui.scripted import ScriptedCluster
-from tests.tui.shelf import Shelf, model
+from tests.tui.snapshot_sizes import Look
 from tests.tui.test_live_strip import SHARING, serving, serving_many
 from tui.app.app import DllmApp
 from tui.app.frame import StatusLine
@@ -288,9 +288,9 @@ DEALT_GLM = replace(
 
 async def test_models(started: Started, snap_compare: Snap) -> None:
     folders = ("/home/me/.cache/huggingface/hub", "/home/me/models")
-    shelf = Shelf(folders=folders, snapshot=scenes.homelab_serving())
-    shelf.models[scenes.GLM.path] = DEALT_GLM
-    async with started(shelf, size=SMALL) as (pilot, app, _):
+    cluster = ModelsCluster(folders=folders, snapshot=scenes.homelab_serving())
+    cluster.models[scenes.GLM.path] = DEALT_GLM
+    async with started(cluster, size=SMALL) as (pilot, app, _):
 
         async def at(text: str, *keys: str) -> None:
             await burst(pilot, *keys)
@@ -298,7 +298,7 @@ async def test_models(started: Started, snap_compare: Snap) -> None:
 
         await at("No GGUF file found", "f6")
         await seen(snap_compare, pilot)
-        shelf.files = MODELS
+        cluster.files = MODELS
         await at("layers + output", "r")
         await seen(snap_compare, pilot, *BOTH)
         await resize(pilot, *SMALL)

@@ -8,7 +8,7 @@ from backends.state import ClusterSnapshot, MemorySource
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
-from tests.tui.looks import MakeApp
+from tests.tui.snapshot_sizes import MakeApp
 from tui.dialogs.help_and_events import HelpDialog
 from tui.screens.cluster.peers_pane import PeerList
 from tui.screens.cluster.screen import ClusterScreen

@@ -200,7 +200,7 @@ def test_a_helper_that_tells_no_time_tells_memory() -> None:
 DATA = Path(__file__).parents[1] / "engine" / "data"
 
 
-class Shelf:
+class LogAgent:
     def __init__(self, log: str) -> None:
         self._log = log
 
@@ -225,7 +225,7 @@ def ended(code: int | None = 1) -> ProcessRecord:
 async def test_a_refused_argument_is_named_with_where_the_others_stand(
     log: str, flag: str
 ) -> None:
-    agent = Shelf((DATA / f"fail_{log}.log").read_text())
+    agent = LogAgent((DATA / f"fail_{log}.log").read_text())
     failure = await failure_of(cast("Any", agent), ended())
     assert flag in failure.what
     assert f"Leave {flag} out of what follows the two dashes (--)" in failure.hint
@@ -233,7 +233,7 @@ async def test_a_refused_argument_is_named_with_where_the_others_stand(
 
 
 async def test_another_end_is_to_be_read_in_the_log() -> None:
-    agent = Shelf((DATA / "fail_trunc.log").read_text())
+    agent = LogAgent((DATA / "fail_trunc.log").read_text())
     failure = await failure_of(cast("Any", agent), ended())
     assert failure.hint == "Launch again; if it repeats, its log says why."
 
@@ -250,7 +250,7 @@ root ::= [secret
 0.03.169.907 E failed to parse grammar
 /src/ggml.c:9: GGML_ASSERT(ne > 0) failed
 """
-    failure = await failure_of(cast("Any", Shelf(log)), ended())
+    failure = await failure_of(cast("Any", LogAgent(log)), ended())
     assert failure.log_tail == (
         "0.03.149.990 W srv    operator(): got exception: …",
         "0.03.166.580 I slot print_timing: id  3 | task 0 | prompt eval time = 5.70 ms",
@@ -263,7 +263,7 @@ root ::= [secret
 async def test_a_load_from_a_sparse_file_ends_with_the_relays_reason() -> None:
     """Of a relay of this cluster, and of what it said last."""
 
-    class Logs(Shelf):
+    class Logs(LogAgent):
         seen = tuple(
             msgspec.structs.replace(ended(), name=name, role=ProcessRole.RELAY)
             for name in ("other/relay-a", "default/relay-b", "default/relay-mini")
