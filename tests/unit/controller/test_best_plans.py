@@ -40,8 +40,8 @@ from backends.state import (
     SpeedSource,
     Split,
 )
-from tests.unit.split.test_best import site
 from tests.unit.split.test_moved_experts import large_at_home, with_experts
+from tests.unit.split.test_objectives import site
 from tui.model.best_choices import candidate
 
 GIVEN = read_cluster(EXAMPLE)

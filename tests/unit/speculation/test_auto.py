@@ -54,7 +54,7 @@ from tests.kit.waiting import until
 from tests.unit.planning.machines import ADA, plan_for
 from tests.unit.planning.machines import MODEL as BIG
 from tests.unit.planning.machines import PLAIN as HEAD
-from tests.unit.split.test_best import site
+from tests.unit.split.test_objectives import site
 from tui.model.launch_settings import auto_text, trials_text
 
 NGRAM, MODEL = "ngram", "/models/small.gguf"

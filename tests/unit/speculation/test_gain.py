@@ -16,7 +16,7 @@ from backends.speculation.gain import (
 )
 from backends.split.cost import BAND_SD, Work, Workload, work_ms
 from backends.state import NO_DRAFT, DraftTrial, Layer, ModelInfo, Speculation
-from tests.unit.split.test_best import MODEL, site
+from tests.unit.split.test_objectives import MODEL, site
 
 SMALL = Speculation(type="draft-simple", model="/small.gguf", device="local/CPU")
 NGRAM = Speculation(type="ngram-map-k")

@@ -13,7 +13,7 @@ from backends.split.objectives import best_split, in_parts
 from backends.split.problem import SplitProblem, parse_pins
 from backends.split.rpc_traffic import TensorStage, tensor_bytes, tensor_trips
 from backends.state import FlashAttention, Objective, ServerSettings
-from tests.unit.split.test_best import FULL, MODEL, site
+from tests.unit.split.test_objectives import FULL, MODEL, site
 
 AIM = Objective.DECODE
 

@@ -23,8 +23,13 @@ from backends.split.moved_experts import GAIN_MIN, moved_experts
 from backends.split.objectives import best_split
 from backends.split.problem import Pins, SplitProblem
 from backends.state import LayerBytes, LayerRange, ModelInfo, Objective
-from tests.unit.split.test_best import MIB, site
-from tests.unit.split.test_best_exhaustive import CPU, every_split, fits, random_problem
+from tests.unit.split.test_objectives import MIB, site
+from tests.unit.split.test_objectives_exhaustive import (
+    CPU,
+    every_split,
+    fits,
+    random_problem,
+)
 
 INSTANCES = int(os.environ.get("DLLM_SPLITS", "20"))
 FAST, FAR = "a/CUDA0", "b/CUDA0"

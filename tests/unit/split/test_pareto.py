@@ -10,8 +10,8 @@ from backends.split.objectives import alternative, best_of_sizes, best_split, in
 from backends.split.pareto import aims_of, pareto_front
 from backends.split.problem import SplitProblem
 from backends.state import Alternative, Objective, ServerSettings
-from tests.unit.split.test_best import MODEL, site
 from tests.unit.split.test_by_tensor import near
+from tests.unit.split.test_objectives import MODEL, site
 
 ROOMS = (1.0, 1.5, 0.9)
 
