@@ -249,7 +249,7 @@ class Tells:
         self._memory = memory
 
     @property
-    def host(self) -> Tells:
+    def agent(self) -> Tells:
         if isinstance(self._memory, Exception):
             raise self._memory
         return self
