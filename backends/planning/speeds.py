@@ -6,6 +6,7 @@ And the other way: what a run that just ended says of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile, takewhile
 from pathlib import PurePath
 from statistics import median
 from typing import NamedTuple
@@ -30,7 +31,16 @@ from backends.split.calibration import (
     prior_of,
     work_row,
 )
-from backends.split.cost import MB, Work, device_work, head_work, lab_ms, layer_work
+from backends.split.cost import (
+    MB,
+    NO_WORK,
+    Work,
+    device_work,
+    head_work,
+    is_pipelined,
+    lab_ms,
+    layer_work,
+)
 from backends.split.flags import used_workers
 from backends.state import (
     ClusterSpeeds,
@@ -230,13 +240,13 @@ def run_says(
         return NOTHING
     middles = {name: _middle(passes) for name, passes in generated.items()}
     says = _Says(ground, at)
-    says.devices_of(middles, depth, batch=1, rows=1)
+    says.devices_of(middles, [(depth, 1)])
     for name, one in middles.items():
         says.link_of(name, workers[name], one)
     own_ms = sum(one.own_ms for one in middles.values())
     seen_ms = max(one.own_ms + one.head_ms for one in middles.values())
     head_ms = max(seen_ms - own_ms, 0.0)
-    says.head(head_ms, depth, batch=1, rows=1)
+    says.head(head_ms, [(depth, 1)])
     _prompts(says, workers, server)
     added = {
         name: lab_ms(workers[name].lab, one.trips, one.n_bytes)
@@ -263,17 +273,17 @@ def _alone(ground: Ground, server: ServerRun, depth: int, at: float) -> RunSays:
         return NOTHING
     says = _Says(ground, at)
     pass_ms = MS_PER_S / server.tok_per_s
-    says.head(pass_ms, depth, batch=1, rows=1)
+    says.head(pass_ms, [(depth, 1)])
     batch = min(server.depth - server.tokens, 512)
     if server.prompt_tok_per_s and batch >= PROMPT_TOKENS_MIN:
         ms = batch * MS_PER_S / server.prompt_tok_per_s
-        says.head(ms, batch // 2, batch=batch, rows=1)
+        says.head(ms, [(batch // 2, batch)])
     parts = ((ground.plan.head, pass_ms, 0.0),)
     return RunSays(tuple(says.observations), (), pass_ms, depth, parts)
 
 
 class _Middle(NamedTuple):
-    """Medians over the passes of a run at a worker."""
+    """Medians over the passes of a run at a worker, or sums over those of a prompt."""
 
     head_ms: float
     compute_ms: float
@@ -287,12 +297,11 @@ class _Middle(NamedTuple):
 
 
 def _middle(passes: Iterable[Pass]) -> _Middle:
-    # While a prompt is read, a worker's wait is for the workers before it.
     steady = [
         (
             p.head_ms,
             p.compute_ms,
-            p.up_ms + p.down_ms + (p.wait_ms if p.generated else 0.0),
+            p.up_ms + p.down_ms + p.wait_ms,
             p.round_trips,
             p,
         )
@@ -309,36 +318,54 @@ def _middle(passes: Iterable[Pass]) -> _Middle:
     )
 
 
+def _sum(passes: Sequence[Pass]) -> _Middle:
+    """Of a prompt: while it is read, a worker's wait is for the workers before it."""
+    return _Middle(
+        head_ms=sum(one.head_ms for one in passes),
+        compute_ms=sum(one.compute_ms for one in passes),
+        way_ms=sum(one.up_ms + one.down_ms for one in passes),
+        trips=sum(one.round_trips for one in passes),
+        n_bytes=sum(one.bytes_up + one.bytes_down for one in passes),
+    )
+
+
 class _Says:
     def __init__(self, ground: Ground, at: float) -> None:
         self._ground, self._at = ground, at
+        self.plan = ground.plan
         self._keys = ground.keys()
         self._workers = {one.name: one for one in used_workers(ground.plan)}
         self.observations: list[Observation] = []
         self.links: list[LinkObservation] = []
 
-    def _work(self, depth: int, batch: int, rows: int) -> dict[str, Work]:
-        plan = self._ground.plan
-        works = layer_work(self._ground.model, plan, depth, batch, rows=rows)
-        return device_work(plan, works)
+    def _work(self, passes: Iterable[tuple[int, int]]) -> dict[str, Work]:
+        model, plan = self._ground.model, self._ground.plan
+        found: dict[str, Work] = {}
+        for depth, batch in passes:
+            works = layer_work(model, plan, depth, batch, rows=1)
+            for device, one in device_work(plan, works).items():
+                found[device] = found.get(device, NO_WORK) + one
+        return found
 
     def devices_of(
-        self, middles: Mapping[str, _Middle], depth: int, *, batch: int, rows: int
+        self, middles: Mapping[str, _Middle], passes: Sequence[tuple[int, int]]
     ) -> None:
-        work = self._work(depth, batch, rows)
+        """The workers' devices take these times for passes of a depth and a batch."""
+        work = self._work(passes)
         for name, one in middles.items():
             ids = [d for d in self._workers[name].device_ids if d in work]
             if one.compute_ms > 0 and all(device in self._keys for device in ids):
                 self._add({self._keys[d]: work[d] for d in ids}, one.compute_ms)
 
-    def head(self, ms: float, depth: int, *, batch: int, rows: int) -> None:
+    def head(self, ms: float, passes: Sequence[tuple[int, int]]) -> None:
         """The head's devices and the server take that time."""
         remote = self._ground.plan.worker_of
-        work = self._work(depth, batch, rows)
+        work = self._work(passes)
         own = {device: one for device, one in work.items() if device not in remote}
         if all(device in self._keys for device in own):
             heads = {self._keys[device]: one for device, one in own.items()}
-            heads[self._ground.head_key] = head_work(len(work) - len(own))
+            visits = head_work(len(work) - len(own))
+            heads[self._ground.head_key] = sum([visits] * len(passes), NO_WORK)
             self._add(heads, ms)
 
     def _add(self, work: Mapping[str, Work], ms: float) -> None:
@@ -371,19 +398,26 @@ class _Says:
 
 
 def _prompts(says: _Says, workers: Mapping[str, WorkerRun], server: ServerRun) -> None:
-    """The prompt of a run, if it was one pass: all workers read it, then the head."""
-    read = {
-        name: [one for one in run.passes if not one.generated]
-        for name, run in workers.items()
-    }
-    if any(len(passes) != 1 for passes in read.values()):
+    """The last prompt of a run: in each pass all workers read it, then the head."""
+    read = {name: _last_prompt(run.passes) for name, run in workers.items()}
+    batches, *others = ([one.batch for one in passes] for passes in read.values())
+    tokens = sum(batches)
+    if tokens < PROMPT_TOKENS_MIN or any(one != batches for one in others):
         return
-    middles = {name: _middle(passes) for name, passes in read.items()}
-    batch = next(iter(read.values()))[0].batch
-    if batch < PROMPT_TOKENS_MIN:
-        return
-    says.devices_of(middles, batch // 2, batch=batch, rows=1)
-    if server.prompt_tok_per_s:
-        total_ms = batch * MS_PER_S / server.prompt_tok_per_s
-        rest_ms = total_ms - sum(one.own_ms for one in middles.values())
-        says.head(rest_ms, batch // 2, batch=batch, rows=1)
+    # What was read before is in the cache.
+    depth, passes = max(server.depth - server.tokens - tokens, 0), []
+    for batch in batches:
+        passes.append((depth + batch // 2, batch))
+        depth += batch
+    sums = {name: _sum(of) for name, of in read.items()}
+    says.devices_of(sums, passes)
+    overlap = len(passes) > 1 and is_pipelined(says.plan)
+    if server.prompt_tok_per_s and not overlap:
+        total_ms = tokens * MS_PER_S / server.prompt_tok_per_s
+        rest_ms = total_ms - sum(one.own_ms for one in sums.values())
+        says.head(rest_ms, passes)
+
+
+def _last_prompt(passes: Sequence[Pass]) -> list[Pass]:
+    before = dropwhile(lambda one: one.generated, reversed(passes))
+    return [*takewhile(lambda one: not one.generated, before)][::-1]

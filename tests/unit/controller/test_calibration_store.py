@@ -203,21 +203,39 @@ def test_a_head_alone_is_measured_by_the_servers_rates() -> None:
     assert prompt.ms == pytest.approx(500)
 
 
-def test_a_prompt_of_one_pass_is_an_equation_of_its_own() -> None:
+@pytest.mark.parametrize("batches", [(100,), (60, 40)])
+def test_a_prompt_is_an_equation_of_all_its_passes(batches: tuple[int, ...]) -> None:
     plan = plan_of(6, 7)
-    prompt = Pass(
-        at_ms=50, batch=100, generated=False, compute_ms=200, wait_ms=900, up_ms=1
-    )
+    prompt = [
+        Pass(
+            at_ms=50 + at,
+            batch=batch,
+            generated=False,
+            compute_ms=2.0 * batch,
+            wait_ms=900,
+            up_ms=batch / 100,
+        )
+        for at, batch in enumerate(batches)
+    ]
+    earlier = [replace(prompt[0], batch=99), *passes(6, 0)]
     runs = {
-        name: WorkerRun([prompt, *of], RTT_MS, None) for name, of in two(6, 7).items()
+        name: WorkerRun([*earlier, *prompt, *of], RTT_MS, None)
+        for name, of in two(6, 7).items()
     }
     server = ServerRun(depth=120, tokens=20, tok_per_s=None, prompt_tok_per_s=200)
     ground = ground_of(plan, MODEL, MACHINES, engine())
     says = run_says(ground, runs, server, at=0)
     of_prompt = [one for one in says.observations if one.ms > 90]
     # Both workers, and the head with what is left of 500 ms.
-    assert sorted(one.ms for one in of_prompt) == pytest.approx([98, 200, 200])
-    assert all(Work(*row).gops > 0 for o in of_prompt[:2] for row in o.work.values())
+    both = [one.ms for one in of_prompt if "|worker|" in "".join(one.work)]
+    assert both == pytest.approx([200, 200])
+    for one in of_prompt[:2]:
+        for row in one.work.values():
+            assert Work(*row).gops > 0
+            assert Work(*row).passes == len(batches)
+    # Of passes that overlap nothing is left for the head.
+    heads = [one.ms for one in of_prompt if one not in of_prompt[:2]]
+    assert heads == pytest.approx([98] if len(batches) == 1 else [])
 
 
 def test_a_pass_that_took_no_longer_than_its_way_says_nothing_of_a_device() -> None:
