@@ -63,7 +63,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines engines-table libraries program demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-alone test-gpu gpu-device check format native-test native-built native-macos native-alone native-plain native-sanitized \
-        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-measure bench-quants bench-best bench-gpu bench-memory bench-plan \
+        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-first-token bench-measure bench-quants bench-best bench-gpu bench-memory bench-plan \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording tour pictures train clean
 
@@ -273,6 +273,9 @@ bench-draft: engines ## Tokens per second by speculation method, 10 ms away; TAB
 
 bench-predict: engine ## Predicted beside measured speed of MODEL over splits and networks; QUICK=1 for a part
 	$(BIN)/python -m tools.bench.bench_predict $(or $(MODEL),backends/demo/dllm-demo.gguf) $(if $(QUICK),--quick) $(if $(THREADS),--threads $(THREADS))
+
+bench-first-token: engine ## Predicted beside measured first token of MODEL by the length of its prompt
+	$(BIN)/python -m tools.bench.bench_first_token $(or $(MODEL),backends/demo/dllm-demo.gguf)
 
 bench-measure: engine ## How well `peers measure` tells the speed of MODEL before it ran
 	$(BIN)/python -m tools.bench.bench_measure $(or $(MODEL),backends/demo/dllm-demo.gguf)

@@ -244,8 +244,11 @@ class Trial:
     The workers run on this machine, each with its number of threads.
     """
 
-    def __init__(self, threads: Sequence[int], pace: Pace) -> None:
+    def __init__(
+        self, threads: Sequence[int], pace: Pace, *, ctx_size: int = 1024
+    ) -> None:
         self._threads = threads
+        self._ctx_size = ctx_size
         self._workers = len(threads)
         self._pace = pace
         self.client = ControllerClient()
@@ -295,6 +298,10 @@ class Trial:
             await asyncio.sleep(SETTLE_S)
         return stock_ms
 
+    async def stock_ms(self) -> float:
+        """The time of a token of the stock cluster, now."""
+        return await self._pace.token_ms()
+
     def pace(self, asked: Asked) -> float:
         """The time of some work then by that while two runs calibrated."""
         return asked.stock_token_ms / self._usual_ms
@@ -304,7 +311,7 @@ class Trial:
         ask = Ask(
             model=model.path,
             workers=self._workers,
-            ctx_size=1024,
+            ctx_size=self._ctx_size,
             server=ServerSettings(threads=1),
             extra_args=ARGUMENTS,
         )
@@ -368,19 +375,22 @@ class Trial:
             stock_token_ms=median(stock_ms),
         )
 
-    async def _answer(self) -> ChatTimings:
-        """The timings of one answer by llama-server itself."""
-        port = next(
+    async def server_port(self) -> int:
+        """The port of llama-server itself."""
+        return next(
             process.port
             for process in (await self.client.snapshot()).processes
             if process.name == "llama-server" and process.port
         )
+
+    async def _answer(self) -> ChatTimings:
+        """The timings of one answer by llama-server itself."""
         question = ChatMessage(role="user", content="Tell a story of a lighthouse.")
         sampling = Sampling(temperature=0.0, max_tokens=TOKENS)
         request = ChatRequest(messages=(question,), sampling=sampling)
         last = ChatTimings()
         async with (
-            ServerClient(port) as server,
+            ServerClient(await self.server_port()) as server,
             aclosing(server.chat(request)) as deltas,
         ):
             async for delta in deltas:

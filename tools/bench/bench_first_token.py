@@ -1,0 +1,116 @@
+"""Predicted beside measured time to the first token, by the length of the prompt.
+
+Run it with ``make bench-first-token MODEL=…``. Prompts of two lengths calibrate, with
+one split of two workers of one thread each. Then prompts of other lengths are read with
+that split and with another. It prints a Markdown table, and the errors below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from contextlib import ExitStack, aclosing
+from pathlib import Path
+from typing import NamedTuple
+
+from backends.engine.server import ServerClient
+from backends.split.cost import Workload, forecast
+from backends.state import ChatRequest, ChatTimings
+from backends.units import MS_PER_S, format_percent, format_seconds
+from tools.bench.bench_predict import Pace, Trial, counts_text, own_folders
+
+CALIBRATION = (200, 600)
+"""Words of a prompt; each is a token, and the chat's template adds some."""
+PROMPTS = (100, 400, 500, 900, 1500)
+SPLITS = ((8, 12, 11), (0, 20, 11))
+CTX = 4096
+TOKENS = 24
+SETTLE_S = 3.0
+
+
+class Row(NamedTuple):
+    """A prompt that was read."""
+
+    split: tuple[int, ...]
+    tokens: int
+    predicted_s: float
+    low_s: float
+    high_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.predicted_s / self.measured_s - 1)
+
+
+def main() -> None:
+    """Measure all, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    model = parser.parse_args().model.absolute()
+    with own_folders():
+        rows = asyncio.run(_rows(model))
+    errors = sorted(row.error for row in rows)
+    inside = sum(row.low_s <= row.measured_s <= row.high_s for row in rows)
+    median, most = format_percent(errors[len(errors) // 2]), format_percent(errors[-1])
+    print(
+        f"\nMedian error {median}, {most} at most; {inside} of {len(rows)} in the band"
+    )
+
+
+async def _rows(model: Path) -> list[Row]:
+    with ExitStack() as stack:
+        async with Trial((1, 1), Pace(stack, model), ctx_size=CTX) as trial:
+            info = await trial.client.inspect(str(model))
+            await trial.launched(info, SPLITS[0])
+            for words in CALIBRATION * 2:
+                await _read(trial, words)
+            print("| layers | prompt, tokens | predicted | band | measured | error |")
+            print("|---|--:|--:|---|--:|--:|", flush=True)
+            rows = []
+            for split in SPLITS:
+                plan = await trial.launched(info, split)
+                known = await trial.client.speeds(plan)
+                for words in PROMPTS:
+                    timings = await _read(trial, words)
+                    load = Workload(prompt_tokens=timings.prompt_tokens)
+                    told = forecast(info, plan, known, load)
+                    row = Row(
+                        split,
+                        timings.prompt_tokens,
+                        told.first_token_s,
+                        told.first_token_low_s,
+                        told.first_token_high_s,
+                        timings.prompt_ms / MS_PER_S,
+                    )
+                    rows.append(row)
+                    print(_line(row), flush=True)
+            return rows
+
+
+async def _read(trial: Trial, words: int) -> ChatTimings:
+    """The timings of an answer to a prompt that begins as no other does."""
+    request = ChatRequest.greedy(f"{words}" + " word" * words, TOKENS)
+    last = ChatTimings()
+    async with (
+        ServerClient(await trial.server_port()) as server,
+        aclosing(server.chat(request)) as deltas,
+    ):
+        async for delta in deltas:
+            last = delta.timings or last
+    await asyncio.sleep(SETTLE_S)
+    return last
+
+
+def _line(row: Row) -> str:
+    predicted, low, high, measured = map(
+        format_seconds, (row.predicted_s, row.low_s, row.high_s, row.measured_s)
+    )
+    return (
+        f"| {counts_text(row.split)} | {row.tokens} | ~{predicted} | {low} to {high} "
+        f"| {measured} | {format_percent(row.error)} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
