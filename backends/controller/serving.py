@@ -422,6 +422,7 @@ class SpeedMeter:
         self._since = 0
         """The total before what is made now, or was made last."""
         self._last: float | None = None
+        self._last_depth = 0
         self._told = False
         """True if the server itself reported that figure, for its last answer."""
         self._tasks: set[int] = set()
@@ -480,6 +481,9 @@ class SpeedMeter:
         # A single token has no speed: reading a conversation ahead makes one.
         if rate is not None and not self._told and self._total - self._since > 1:
             self._last = rate
+        fullest = max(slots, key=lambda slot: slot.ctx_used, default=Slot(id=0))
+        if not active:
+            self._last_depth = fullest.n_prompt_tokens + fullest.n_decoded // 2
         return Speed(
             tok_per_s=rate if active else None,
             last_tok_per_s=self._last,
@@ -488,7 +492,8 @@ class SpeedMeter:
             slots=len(slots),
             tokens=self._total,
             speculative=any(slot.speculative for slot in slots),
-            ctx_used=max((slot.ctx_used for slot in slots), default=0),
+            ctx_used=fullest.ctx_used,
+            last_depth=self._last_depth,
         )
 
     def _begin(self, tasks: set[int]) -> None:

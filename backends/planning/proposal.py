@@ -142,6 +142,11 @@ def propose(
     devices = [device for device in all_devices if device.id not in request.exclude]
     trained = model.n_ctx_train or config.ctx_size
     ctx_size = request.ctx_size or min(config.ctx_size, trained)
+    if (request.depth or 0) > ctx_size:
+        raise PlanError(
+            f"A depth of {request.depth} tokens is more than the context of {ctx_size}",
+            "Give a longer --context, or a smaller --depth.",
+        )
     server, further = settings_apart(request.extra_args, request.server)
     check_server(server, ctx_size, model)
     split = _split(request, model, head.name, devices, ctx_size, server)

@@ -168,9 +168,10 @@ USUAL = Workload()
 def workload(plan: Plan, objective: Objective | None = None) -> Workload:
     """One client amid an answer, or for throughput as many as there are slots."""
     half = max(plan.ctx_size // 2, 1)
+    asked = plan.asked.depth if plan.asked else None
     slots = plan.server.slots if objective is Objective.THROUGHPUT else 1
     return Workload(
-        depth=min(DEPTH_TOKENS, half),
+        depth=min(asked, plan.ctx_size) if asked else min(DEPTH_TOKENS, half),
         slots=slots,
         prompt_tokens=min(PROMPT_TOKENS, half),
     )

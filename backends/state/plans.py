@@ -243,6 +243,8 @@ class Ask(Value, frozen=True, kw_only=True):
     worker_cache: str = ""
     """The folder of the cache of each of these; empty: they keep none."""
     ctx_size: int | None = None
+    depth: int | None = None
+    """Tokens in context that the speed is predicted at; None: 512, or half of it."""
     server: ServerSettings = ServerSettings()
     api_port: int | None = None
     relay: bool = True

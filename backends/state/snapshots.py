@@ -277,6 +277,8 @@ class Speed(Value, frozen=True, kw_only=True):
     """None if nothing is drafted, or if llama-server does not tell."""
     ctx_used: int = 0
     """Tokens in the fullest slot's context."""
+    last_depth: int = 0
+    """The same halfway through the last finished answer; 0: not known."""
 
 
 class DraftNow(Value, frozen=True, kw_only=True):

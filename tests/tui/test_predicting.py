@@ -169,6 +169,17 @@ def test_the_last_answer_stands_beside_what_was_predicted() -> None:
     assert "measured" not in speed_texts(edit, replace(now, links=tuple(slow)))[0]
 
 
+def test_the_last_answer_is_compared_at_its_own_depth() -> None:
+    snapshot, edit = scenes.homelab_serving(), an_edit()
+    assert edit.prospect is not None
+    deep = edit.prospect.of(edit.plan, 3000).tok_per_s
+    assert deep < edit.prospect.of(edit.plan).tok_per_s * 0.99
+    speed = replace(snapshot.speed, last_tok_per_s=deep, last_depth=3000)
+    text = speed_texts(edit, replace(snapshot, speed=speed))[0]
+    assert " at depth 512 · " in text
+    assert f"measured {deep:.1f} tok/s at 3000 (+0 %)" in text
+
+
 @pytest.mark.parametrize(
     ("left_part", "sign"), [(0.2, ""), (0.01, TIGHT), (-0.01, OVER)]
 )

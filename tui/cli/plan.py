@@ -204,6 +204,7 @@ def preview_json(preview: Preview) -> dict[str, Any]:
         value[name] = told.get(name)
     undrafted = value["undrafted"] or {}
     value["tok_per_s_without_draft"] = undrafted.get("tok_per_s")
+    value["depth"] = told.get("depth")
     value["first_token_prompt_tokens"] = told.get("prompt_tokens")
     value["band"] = [told["low"], told["high"]] if told else None
     del value["token"], value["speeds"]
@@ -223,7 +224,7 @@ def forecast_text(told: Forecast) -> str:
         SpeedSource.MEASURED: "measured runs",
     }[told.source]
     return (
-        f"{band_text(told)}, first token "
+        f"{band_text(told)} at depth {told.depth}, first token "
         f"~{format_seconds(told.first_token_s)} after a prompt of "
         f"{format_count(told.prompt_tokens, 'token')}, "
         f"{format_bytes(told.bytes_per_token)} and "
@@ -323,6 +324,11 @@ def _memory_lines(preview: Preview) -> list[str]:
 )
 @plan_options
 @options(
+    (
+        "--depth",
+        click.IntRange(1),
+        "Tokens in context to predict the speed at; 512, or half of the context.",
+    ),
     ("--explain", bool, "Compare with other plans: alone, without a peer, …"),
     ("--cluster-file", "FILE", "Plan for the machines of a TOML file instead."),
     ("--example", bool, "Print a cluster file to begin with."),

@@ -55,8 +55,10 @@ class Prospect:
         self._load = workload(plan)
         self._works: CountedWork = counted_work(model, plan)
 
-    def of(self, plan: Plan) -> Forecast:
-        return forecast(self.model, plan, self.speeds, self._load, self._works)
+    def of(self, plan: Plan, depth: int = 0) -> Forecast:
+        """The speed of a plan; 0: at the usual depth."""
+        load = self._load._replace(depth=depth or self._load.depth)
+        return forecast(self.model, plan, self.speeds, load, self._works)
 
 
 @dataclass(frozen=True)

@@ -49,25 +49,29 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
     told = edit.forecast
     if told is None:
         return ()
-    speed = f"predicted {band_text(told)}"
+    predicted, depth = f"predicted {band_text(told)}", f" at depth {told.depth}"
     if edit.plan.speculation is not None:
-        speed += " without the draft"
-    elif measured := _measured_tok_per_s(edit, snapshot):
-        off = format_difference(measured / told.tok_per_s - 1)
-        speed += f" · measured {format_speed(measured)} ({off})"
+        depth += " without the draft"
+    measured = _measured_text(edit, snapshot)
+    speed = f"{predicted}{depth}{measured}"
     first = f"{speed} · {first_token_text(told)}"
     crossing = f"{first} · {crossing_text(told)}"
     whole = f"{crossing} · from {SOURCES[told.source]}"
-    return whole, crossing, first, speed, band_text(told)
+    return whole, crossing, first, speed, f"{predicted}{depth}", band_text(told)
 
 
-def _measured_tok_per_s(edit: Edit, snapshot: ClusterSnapshot | None) -> float | None:
-    # Of the last answer, if this plan gave it over the network as it is.
-    running = runs_now(snapshot)
-    if snapshot is None or running is None or not same_plan(running, edit.plan):
-        return None
-    plain = all(is_off(link.lab) for link in snapshot.links)
-    return snapshot.speed.last_tok_per_s if plain else None
+def _measured_text(edit: Edit, snapshot: ClusterSnapshot | None) -> str:
+    """The last answer's speed beside the one predicted at its own depth."""
+    running, plan = runs_now(snapshot), edit.plan
+    if snapshot is None or running is None or not same_plan(running, plan):
+        return ""
+    now, lab = snapshot.speed, any(not is_off(link.lab) for link in snapshot.links)
+    if not now.last_tok_per_s or lab or plan.speculation or edit.prospect is None:
+        return ""
+    then = edit.prospect.of(plan, now.last_depth)
+    off = format_difference(now.last_tok_per_s / then.tok_per_s - 1)
+    at = f" at {then.depth}" if then.depth != edit.prospect.of(plan).depth else ""
+    return f" · measured {format_speed(now.last_tok_per_s)}{at} ({off})"
 
 
 def fits_text(model: RemoteModel) -> str:

@@ -365,3 +365,6 @@ def test_slots_count_for_throughput_alone() -> None:
     assert workload(plan, Objective.THROUGHPUT).slots == 4
     assert workload(plan, Objective.DECODE).slots == 1
     assert workload(plan, None).depth == 300
+    for asked, depth in (500, 500), (9999, 600):
+        deep = replace(plan, asked=Ask(model=plan.model, depth=asked))
+        assert workload(deep, None).depth == depth

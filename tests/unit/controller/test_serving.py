@@ -217,6 +217,8 @@ def test_idle_shows_the_last_speed() -> None:
     assert idle.tok_per_s is None
     assert idle.last_tok_per_s == pytest.approx(12.0)
     assert meter.read([slot(12, busy=False)], 9.0).last_tok_per_s is not None
+    assert idle.last_depth == idle.ctx_used - 6
+    assert meter.read([slot(30, task=2)], 10.0).last_depth == idle.last_depth
 
 
 def test_an_answer_between_two_readings_has_the_servers_own_time() -> None:

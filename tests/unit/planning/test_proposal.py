@@ -219,6 +219,7 @@ def test_a_machine_that_is_not_lent_is_named_once() -> None:
     [
         ({"ctx_size": -5}, "context of -5 tokens is too small"),
         ({"ctx_size": 0}, "context of 0 tokens is too small"),
+        ({"depth": 5000, "ctx_size": 4096}, "depth of 5000 tokens is more than"),
         ({"ctx_size": 2_000_000_000}, "trained for 1024. At most 8192"),
         ({"workers": -1}, "-1 workers"),
         ({"workers": 17}, "17 workers"),
