@@ -2,7 +2,8 @@
 
 Run it with ``make bench-first-token MODEL=…``. Prompts of two lengths calibrate, with
 one split of two workers of one thread each. Then prompts of other lengths are read with
-that split and with another. It prints a Markdown table, and the errors below.
+that split and with another. A stock cluster tells the pace of the machine, as for
+``make bench-predict``. It prints a Markdown table, and the errors below.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import argparse
 import asyncio
 from contextlib import ExitStack, aclosing
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from backends.engine.server import ServerClient
 from backends.split.cost import Workload, forecast
 from backends.state import ChatRequest, ChatTimings
 from backends.units import MS_PER_S, format_percent, format_seconds
-from tools.bench.bench_predict import Pace, Trial, counts_text, own_folders
+from tools.bench.bench_predict import Pace, Trial, at_pace, counts_text, own_folders
 
 CALIBRATION = (200, 600)
 """Words of a prompt; each is a token, and the chat's template adds some."""
@@ -33,6 +35,7 @@ class Row(NamedTuple):
 
     split: tuple[int, ...]
     tokens: int
+    pace: float
     predicted_s: float
     low_s: float
     high_s: float
@@ -52,9 +55,9 @@ def main() -> None:
         rows = asyncio.run(_rows(model))
     errors = sorted(row.error for row in rows)
     inside = sum(row.low_s <= row.measured_s <= row.high_s for row in rows)
-    median, most = format_percent(errors[len(errors) // 2]), format_percent(errors[-1])
+    middle, most = format_percent(median(errors)), format_percent(errors[-1])
     print(
-        f"\nMedian error {median}, {most} at most; {inside} of {len(rows)} in the band"
+        f"\nMedian error {middle}, {most} at most; {inside} of {len(rows)} in the band"
     )
 
 
@@ -63,21 +66,28 @@ async def _rows(model: Path) -> list[Row]:
         async with Trial((1, 1), Pace(stack, model), ctx_size=CTX) as trial:
             info = await trial.client.inspect(str(model))
             await trial.launched(info, SPLITS[0])
+            usual = []
             for words in CALIBRATION * 2:
+                usual.append(await trial.stock_ms())
                 await _read(trial, words)
-            print("| layers | prompt, tokens | predicted | band | measured | error |")
-            print("|---|--:|--:|---|--:|--:|", flush=True)
+            usual_ms = median(usual)
+            titles = "prompt, tokens | pace | predicted | band | measured | error"
+            print(f"| layers | {titles} |\n|---|--:|--:|--:|---|--:|--:|", flush=True)
             rows = []
             for split in SPLITS:
                 plan = await trial.launched(info, split)
                 known = await trial.client.speeds(plan)
                 for words in PROMPTS:
+                    stock_ms = await trial.stock_ms()
                     timings = await _read(trial, words)
+                    stock_ms = (stock_ms + await trial.stock_ms()) / 2
+                    pace = stock_ms / usual_ms
                     load = Workload(prompt_tokens=timings.prompt_tokens)
-                    told = forecast(info, plan, known, load)
+                    told = forecast(info, plan, at_pace(known, pace), load)
                     row = Row(
                         split,
                         timings.prompt_tokens,
+                        pace,
                         told.first_token_s,
                         told.first_token_low_s,
                         told.first_token_high_s,
@@ -107,7 +117,7 @@ def _line(row: Row) -> str:
         format_seconds, (row.predicted_s, row.low_s, row.high_s, row.measured_s)
     )
     return (
-        f"| {counts_text(row.split)} | {row.tokens} | ~{predicted} | {low} to {high} "
+        f"| {counts_text(row.split)} | {row.tokens} | {row.pace:.2f} | ~{predicted} | {low} to {high} "
         f"| {measured} | {format_percent(row.error)} |"
     )
 
