@@ -50,7 +50,14 @@ from backends.state import (
     Plan,
     SpeedSource,
 )
-from backends.units import MS_PER_S, format_ms, format_rate, format_speed
+from backends.units import (
+    MS_PER_S,
+    format_count,
+    format_ms,
+    format_rate,
+    format_seconds,
+    format_speed,
+)
 
 GB = 1e9
 MB = 1e6
@@ -724,6 +731,14 @@ def band_text(told: Forecast | Fit) -> str:
     """``~14.2 tok/s (13.1 to 15.3)``; nine of ten runs are within."""
     low, high = (format_rate(one).strip() for one in (told.low, told.high))
     return f"~{format_speed(told.tok_per_s or 0.0)} ({low} to {high})"
+
+
+def first_token_text(told: Forecast, *, band: bool = True) -> str:
+    """``first token ~0.88 s (0.71 s to 1.1 s) after 512 tokens``."""
+    low, high = map(format_seconds, (told.first_token_low_s, told.first_token_high_s))
+    within = f" ({low} to {high})" if band else ""
+    prompt = format_count(told.prompt_tokens, "token")
+    return f"first token ~{format_seconds(told.first_token_s)}{within} after {prompt}"
 
 
 def time_text(told: Forecast) -> str:

@@ -36,6 +36,7 @@ FORECAST = Forecast(
     trips_per_token=1.0,
     pass_ms=48.5,
     source=SpeedSource.MEASURED,
+    depth=512,
     prompt_tokens=512,
 )
 
@@ -58,8 +59,9 @@ def test_the_speed_is_told_with_its_band_and_its_source() -> None:
         ),
     )
     text = "\n".join(preview_lines(preview))
-    assert "Predicted: ~20.6 tok/s (19.4 to 21.8), first token ~0.90 s" in text
-    assert "after a prompt of 512 tokens, " in text
+    assert "Predicted: ~20.6 tok/s (19.4 to 21.8) at depth 512, first token " in text
+    assert " ~0.90 s (0.80 s to 1.00 s) " in text
+    assert "after 512 tokens, " in text
     assert "1 trip a token; from measured runs." in text
     assert "Because." in text
     assert "The last run's passes took −4 % against" in text
@@ -72,7 +74,7 @@ def test_the_speed_without_the_draft_stands_beside_it() -> None:
     preview = msgspec.structs.replace(PREVIEW, forecast=FORECAST, undrafted=slower)
     lines = list(preview_lines(preview))
     at = lines.index("Without the draft: ~9.1 tok/s (8.0 to 10.0).")
-    assert lines[at - 1].startswith("Predicted: ~20.6 tok/s (19.4 to 21.8), first")
+    assert lines[at - 1].startswith("Predicted: ~20.6 tok/s (19.4 to 21.8) at depth")
     assert preview_json(preview)["tok_per_s_without_draft"] == 9.1
     alone = msgspec.structs.replace(preview, undrafted=None)
     assert preview_json(alone)["tok_per_s_without_draft"] is None
@@ -102,6 +104,8 @@ def test_the_json_has_the_speed_and_the_flags_at_hand() -> None:
     assert value["band"] == [19.4, 21.8]
     assert value["tok_per_s"] == 20.6
     assert value["first_token_s"] == 0.9
+    assert value["first_token_band"] == [0.8, 1.0]
+    assert value["depth"] == 512
     assert value["first_token_prompt_tokens"] == 512
     assert value["bytes_per_token"] == 10_400
     assert value["trips_per_token"] == 1.0

@@ -117,8 +117,8 @@ def _line(row: Row) -> str:
         format_seconds, (row.predicted_s, row.low_s, row.high_s, row.measured_s)
     )
     return (
-        f"| {counts_text(row.split)} | {row.tokens} | {row.pace:.2f} | ~{predicted} | {low} to {high} "
-        f"| {measured} | {format_percent(row.error)} |"
+        f"| {counts_text(row.split)} | {row.tokens} | {row.pace:.2f} | ~{predicted} "
+        f"| {low} to {high} | {measured} | {format_percent(row.error)} |"
     )
 
 

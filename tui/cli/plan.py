@@ -16,7 +16,7 @@ from backends.errors import UsageError
 from backends.planning.cluster_file import EXAMPLE, FILE_BYTES_MAX, read_cluster
 from backends.server_settings import CTX_MIN, DRAFT_TOKENS_MAX, SLOTS_MAX, THREADS_MAX
 from backends.split.buffers import CACHE_TYPES
-from backends.split.cost import band_text
+from backends.split.cost import band_text, first_token_text
 from backends.split.experts import experts_text, parse_experts
 from backends.split.flags import parse_split
 from backends.split.layout import format_range
@@ -207,6 +207,8 @@ def preview_json(preview: Preview) -> dict[str, Any]:
     value["depth"] = told.get("depth")
     value["first_token_prompt_tokens"] = told.get("prompt_tokens")
     value["band"] = [told["low"], told["high"]] if told else None
+    ends = ("first_token_low_s", "first_token_high_s")
+    value["first_token_band"] = [told[end] for end in ends] if told else None
     del value["token"], value["speeds"]
     return value
 
@@ -224,9 +226,7 @@ def forecast_text(told: Forecast) -> str:
         SpeedSource.MEASURED: "measured runs",
     }[told.source]
     return (
-        f"{band_text(told)} at depth {told.depth}, first token "
-        f"~{format_seconds(told.first_token_s)} after a prompt of "
-        f"{format_count(told.prompt_tokens, 'token')}, "
+        f"{band_text(told)} at depth {told.depth}, {first_token_text(told)}, "
         f"{format_bytes(told.bytes_per_token)} and "
         f"{format_count(round(told.trips_per_token), 'trip')} a token; from {source}"
     )

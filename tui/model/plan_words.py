@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from backends.split.cost import band_text
+from backends.split.cost import band_text, first_token_text
 from backends.split.layout import counts, format_range
 from backends.state import (
     ClusterSnapshot,
@@ -20,7 +20,6 @@ from backends.units import (
     format_bytes,
     format_count,
     format_difference,
-    format_seconds,
     format_speed,
 )
 from tui.model.edit import Edit, runs_now, same_plan
@@ -32,11 +31,6 @@ SOURCES = {
     SpeedSource.GIVEN: "the cluster file",
     SpeedSource.MEASURED: "measured runs",
 }
-
-
-def first_token_text(told: Forecast) -> str:
-    prompt = format_count(told.prompt_tokens, "token")
-    return f"first token ~{format_seconds(told.first_token_s)} after {prompt}"
 
 
 def crossing_text(told: Forecast) -> str:
@@ -54,10 +48,19 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
         depth += " without the draft"
     measured = _measured_text(edit, snapshot)
     speed = f"{predicted}{depth}{measured}"
+    soonest = f"{speed} · {first_token_text(told, band=False)}"
     first = f"{speed} · {first_token_text(told)}"
     crossing = f"{first} · {crossing_text(told)}"
     whole = f"{crossing} · from {SOURCES[told.source]}"
-    return whole, crossing, first, speed, f"{predicted}{depth}", band_text(told)
+    return (
+        whole,
+        crossing,
+        first,
+        soonest,
+        speed,
+        f"{predicted}{depth}",
+        band_text(told),
+    )
 
 
 def _measured_text(edit: Edit, snapshot: ClusterSnapshot | None) -> str:
