@@ -102,7 +102,12 @@ class CalibrationStore:
                 batch=1,
                 rows=1,
             )
-            residual = Residual(predicted_ms=cost.ms, measured_ms=says.pass_ms, at=at)
+            residual = Residual(
+                predicted_ms=cost.ms,
+                measured_ms=says.pass_ms,
+                at=at,
+                model=ground.model_key,
+            )
             last = _compared(says, cost, at)
         return last, self.calibration.with_run(says.observations, says.links, residual)
 

@@ -138,6 +138,7 @@ def speeds_of(
     names = {key: key for key in priors}
     noise = noise_of(calibration, priors, ground.model_key)
     found = device_speeds(calibration, priors, names, ground.model_key, noise)
+    runs = reversed(calibration.residuals)
     links = (
         link_speed(
             calibration,
@@ -159,7 +160,9 @@ def speeds_of(
         rpc_protocol=ground.rpc_protocol,
         noise=noise.passes,
         prompt_noise=noise.prompts,
-        residual=calibration.residuals[-1].part if calibration.residuals else None,
+        residual=next(
+            (one.part for one in runs if one.model == ground.model_key), None
+        ),
     )
 
 

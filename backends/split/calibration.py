@@ -91,6 +91,7 @@ class Residual(Value, frozen=True, kw_only=True):
     predicted_ms: float
     measured_ms: float
     at: float
+    model: str = ""
 
     @property
     def part(self) -> float:

@@ -67,7 +67,7 @@ class ClusterSpeeds(Value, frozen=True, kw_only=True, dict=True):
     prompt_noise: float = 0.15
     """The same of reading prompts."""
     residual: float | None = None
-    """Part by which the last measured run was slower than predicted before it."""
+    """Part by which the last measured run of the model was slower than predicted."""
 
     @cached_property
     def of_device(self) -> dict[str, DeviceSpeed]:

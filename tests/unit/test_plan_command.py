@@ -64,7 +64,8 @@ def test_the_speed_is_told_with_its_band_and_its_source() -> None:
     assert "after 512 tokens, " in text
     assert "1 trip a token; from measured runs." in text
     assert "Because." in text
-    assert "The last run's passes took −4 % against" in text
+    assert "The model's last run took −4 % a pass against" in text
+    assert preview_json(preview)["residual"] == -0.04
     assert "studio/MTL0 48" in text
     assert "does not fit: it needs 17 GiB" in text
 

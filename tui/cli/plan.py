@@ -209,6 +209,7 @@ def preview_json(preview: Preview) -> dict[str, Any]:
     value["band"] = [told["low"], told["high"]] if told else None
     ends = ("first_token_low_s", "first_token_high_s")
     value["first_token_band"] = [told[end] for end in ends] if told else None
+    value["residual"] = (value["speeds"] or {}).get("residual")
     del value["token"], value["speeds"]
     return value
 
@@ -263,7 +264,7 @@ def _forecast_lines(preview: Preview) -> Iterator[str]:
     speeds = preview.speeds
     if speeds is not None and speeds.residual is not None:
         off = format_difference(speeds.residual)
-        yield f"The last run's passes took {off} against what was predicted before it."
+        yield f"The model's last run took {off} a pass against what was predicted then."
     if preview.alternatives:
         yield ""
         yield from table_lines(ALTERNATIVE_COLUMNS, preview.alternatives)
