@@ -29,6 +29,13 @@ def format_count(count: int, noun: str) -> str:
     return f"{grouped(count)} {noun}{'' if count == 1 else 's'}"
 
 
+def format_mean(count: float, noun: str = "") -> str:
+    """``0.4 trips``, ``1 trip``, ``2.3``: a count on the average, to one decimal."""
+    figure = f"{count:.1f}".removesuffix(".0")
+    ending = "" if figure == "1" else "s"
+    return f"{figure} {noun}{ending}" if noun else figure
+
+
 def format_bytes(n_bytes: float) -> str:
     """``16.9 GiB``; three significant figures, binary units."""
     value = float(n_bytes)

@@ -70,6 +70,12 @@ def test_the_speed_is_told_with_its_band_and_its_source() -> None:
     assert "does not fit: it needs 17 GiB" in text
 
 
+def test_a_part_of_a_trip_is_told() -> None:
+    shared = msgspec.structs.replace(FORECAST, trips_per_token=0.38)
+    preview = msgspec.structs.replace(PREVIEW, forecast=shared)
+    assert " and 0.4 trips a token; " in "\n".join(preview_lines(preview))
+
+
 def test_the_speed_without_the_draft_stands_beside_it() -> None:
     slower = msgspec.structs.replace(FORECAST, tok_per_s=9.1, low=8.0, high=10.0)
     preview = msgspec.structs.replace(PREVIEW, forecast=FORECAST, undrafted=slower)

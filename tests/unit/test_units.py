@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from backends.units import (
     format_difference,
     format_lab,
     format_mb_s,
+    format_mean,
     format_ms,
     format_offset,
     format_percent,
@@ -46,6 +48,10 @@ MAY_FORMAT = re.compile(
 @pytest.mark.parametrize(
     ("formatted", "value", "text"),
     [
+        (format_mean, 0.36, "0.4"),
+        (format_mean, 2.0, "2"),
+        (partial(format_mean, noun="trip"), 1.04, "1 trip"),
+        (partial(format_mean, noun="trip"), 0.4, "0.4 trips"),
         (format_bytes, 0, "0 B"),
         (format_bytes, 999, "999 B"),
         (format_bytes, 1024, "1.0 KiB"),

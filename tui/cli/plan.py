@@ -38,8 +38,8 @@ from backends.state import (
 )
 from backends.units import (
     format_bytes,
-    format_count,
     format_difference,
+    format_mean,
     format_rate,
     format_seconds,
 )
@@ -229,7 +229,7 @@ def forecast_text(told: Forecast) -> str:
     return (
         f"{band_text(told)} at depth {told.depth}, {first_token_text(told)}, "
         f"{format_bytes(told.bytes_per_token)} and "
-        f"{format_count(round(told.trips_per_token), 'trip')} a token; from {source}"
+        f"{format_mean(told.trips_per_token, 'trip')} a token; from {source}"
     )
 
 

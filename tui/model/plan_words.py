@@ -18,8 +18,8 @@ from backends.state import (
 from backends.state.models import RemoteModel
 from backends.units import (
     format_bytes,
-    format_count,
     format_difference,
+    format_mean,
     format_speed,
 )
 from tui.model.edit import Edit, runs_now, same_plan
@@ -34,7 +34,7 @@ SOURCES = {
 
 
 def crossing_text(told: Forecast) -> str:
-    trips = format_count(round(told.trips_per_token), "trip")
+    trips = format_mean(told.trips_per_token, "trip")
     return f"~{trips}, {format_bytes(told.bytes_per_token)} a token"
 
 

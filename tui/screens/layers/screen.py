@@ -21,6 +21,7 @@ from backends.units import (
     format_bytes,
     format_count,
     format_difference,
+    format_mean,
     format_ms,
     format_speed,
 )
@@ -168,7 +169,7 @@ class LayersScreen(ConsoleScreen):
                 (f"  {held} · {told(size, load.source)}", tone or "$dim"),
             )
         if forecast := edit.forecast:
-            trips = format_count(round(forecast.trips_per_token), "round trip")
+            trips = format_mean(forecast.trips_per_token, "round trip")
             network = format_ms(sum(part.network_ms for part in forecast.parts))
             text = f"{predicted(trips)} a token, {predicted(network)}"
             yield Content("")
@@ -193,7 +194,7 @@ class LayersScreen(ConsoleScreen):
             yield Content.assemble(
                 (f"{letter(mark)} ", f"$device-{mark % 8 + 1}"),
                 (
-                    f"{predicted(str(round(forecast.trips_per_token))):>8}  {speed}",
+                    f"{predicted(format_mean(forecast.trips_per_token)):>8}  {speed}",
                     "$dim",
                 ),
                 (gain, "$ok" if part and part > 0 else "$warn"),
