@@ -18,22 +18,25 @@ from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import ChoiceDialog
 from tui.screens.layers.screen import LayersScreen
-from tui.screens.layers.table import LayerTable, quants_text
+from tui.screens.layers.table import LayerTable, quants_text, taken_along
 
 MIB = 1 << 20
 
 
 def test_a_device_takes_what_lies_between() -> None:
     split = make_split(12, ["a", "b", "c"], [5, 2, 6])
-    for first, last, device, expected in (
-        (3, 4, "b", (3, 4, 6)),
-        (7, 8, "b", (5, 4, 4)),
-        (6, 6, "a", (7, 0, 6)),
-        (12, 12, "b", (5, 8, 0)),
-        (0, 0, "c", (0, 0, 13)),
-        (1, 2, "a", (5, 2, 6)),
+    for first, last, device, expected, along in (
+        (3, 4, "b", (3, 4, 6), ""),
+        (7, 8, "b", (5, 4, 4), ""),
+        (6, 6, "a", (7, 0, 6), "5"),
+        (12, 12, "b", (5, 8, 0), "7–11"),
+        (0, 0, "c", (0, 0, 13), "1–6"),
+        (1, 2, "a", (5, 2, 6), ""),
     ):
-        assert counts(move_layers(split, first, last, device)) == expected
+        moved = move_layers(split, first, last, device)
+        assert counts(moved) == expected
+        given = range(first, last + 1)
+        assert taken_along(split, moved, given, device) == along
 
 
 def test_the_types_of_a_layer_begin_with_the_largest() -> None:

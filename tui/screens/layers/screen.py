@@ -35,7 +35,13 @@ from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
 from tui.model.names import device_label, letter
 from tui.model.plan_words import speed_texts, verdict
-from tui.screens.layers.table import LayerRow, LayerTable, layer_rows, spans
+from tui.screens.layers.table import (
+    LayerRow,
+    LayerTable,
+    layer_rows,
+    spans,
+    taken_along,
+)
 from tui.widgets.keys import with_keys
 from tui.widgets.panes import LIST_AND_DETAIL, PaneRow
 from tui.widgets.row_list import Choice
@@ -200,6 +206,9 @@ class LayersScreen(ConsoleScreen):
                 (gain, "$ok" if part and part > 0 else "$warn"),
                 ("  over" if over else "", "$bad"),
             )
+            given = {row.number for row in rows}
+            if along := taken_along(edit.split, there.split, given, device):
+                yield Content.styled(f"  and {along} with it", "$dim")
 
     def action_mark(self) -> None:
         self.table.mark(on=not self.table.marking)

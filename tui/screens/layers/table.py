@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from rich.style import Style
@@ -12,7 +12,8 @@ from textual.message import Message
 
 from backends.split.buffers import kv_bytes
 from backends.split.experts import moved_layers, owners
-from backends.state import Layer
+from backends.split.layout import format_range, runs_of
+from backends.state import Layer, Split
 from backends.units import format_bytes, format_percent
 from tui.model.edit import Edit
 from tui.model.names import device_label, letter
@@ -231,6 +232,14 @@ move, and *over* where the memory would not suffice.
     def _draw_marks(self) -> None:
         if self.marking:
             self.list_rows()
+
+
+def taken_along(now: Split, then: Split, given: Collection[int], device: str) -> str:
+    """The layers that go to a device besides those given to it: ``1–17``."""
+    pairs = enumerate(zip(owners(now), owners(then), strict=True))
+    others = (at for at, (a, b) in pairs if a != b and at not in given)
+    found = runs_of(device, others)
+    return ", ".join(format_range(one, now.n_layer) for one in found)
 
 
 def spans(rows: Sequence[LayerRow]) -> str:
