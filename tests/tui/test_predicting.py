@@ -24,9 +24,11 @@ from tests.tui.pictures import NORMAL, SMALL, Snap, seen
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
+from tui.flows import watching
 from tui.model.edit import Edit, Prospect
 from tui.model.editor import PlanEditor
-from tui.model.plan_words import speed_texts
+from tui.model.names import device_label
+from tui.model.plan_words import faster_text, speed_texts
 from tui.widgets.sources import OVER, TIGHT
 
 GIB = 1 << 30
@@ -80,6 +82,24 @@ async def test_it_follows_a_drag_without_asking_and_answers(started: Started) ->
         cluster.push(replace(now, seq=now.seq + 1, speed=speed))
         await until(pilot, lambda: edit_of(app).forecast != before)
         assert len(cluster.called("speeds")) == 2
+
+
+async def test_before_a_launch_a_faster_plan_is_sought_once(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "SETTLE_S", 0.05)
+    async with started(homelab()) as (pilot, app, cluster):
+        await predicts(pilot, app)
+        await pilot.pause()
+        split = app._home.split
+        assert not cluster.called("best"), "what runs is not compared"
+        split.bar.focus()
+        for _ in range(3):
+            await pilot.press("right")
+            await until(pilot, lambda: "a best ~" in str(split.border_subtitle))
+        assert len(cluster.called("best")) == 1
+        await pilot.press("u", "u", "u")
+        await until(pilot, lambda: "best" not in str(split.border_subtitle))
 
 
 def test_under_a_steady_load_each_run_that_is_kept_is_learnt_from() -> None:
@@ -179,6 +199,24 @@ def test_the_last_answer_is_compared_at_its_own_depth() -> None:
     text = speed_texts(edit, replace(snapshot, speed=speed))[0]
     assert " at depth 512 · " in text
     assert f"measured {deep:.1f} tok/s at 3000 (+0 %)" in text
+
+
+def test_a_faster_plan_is_told_before_the_launch() -> None:
+    edit = an_edit()
+    now, fastest, *others = scenes.bests(edit.plan)
+    assert fastest.forecast is not None
+    rate = fastest.forecast.tok_per_s
+    # It is the same as one device alone.
+    solo = f"solo on {device_label('studio/MTL0')}"
+    told = f"best ~{rate:.1f} tok/s, {solo}"
+    assert faster_text(edit, (now, fastest, *others)) == told
+    quick = replace(fastest.forecast, tok_per_s=rate * 1.2)
+    both = replace(fastest, forecast=quick, counts=(24, 24, 0))
+    told = f"best ~{rate * 1.2:.1f} tok/s · {solo} ~{rate:.1f} tok/s"
+    assert faster_text(edit, (now, both, *others)) == told
+    alone = with_counts(edit.split, (48, 0, 0))
+    plan = replace(edit.plan, split=alone)
+    assert not faster_text(changed(edit, plan=plan), (now, fastest, *others))
 
 
 @pytest.mark.parametrize(

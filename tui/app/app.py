@@ -29,6 +29,7 @@ from tui.app.frame import ConsoleScreen
 from tui.app.messages import EditChanged, LogWanted, PeerAdded
 from tui.dialogs.dialog import Dialog
 from tui.flows.background_queries import (
+    BestPlansQuery,
     BottleneckQuery,
     EventFeed,
     HeaderQuery,
@@ -154,6 +155,7 @@ class DllmApp(ClusterConsole):
         self._peer_flows = PeerFlows(self, self._settings)
         self._memory_query = MemoryQuery(self)
         self._speeds_query = SpeedsQuery(self)
+        self._best_plans_query = BestPlansQuery(self)
         self._bottleneck_query = BottleneckQuery(self)
         self._header_query = HeaderQuery(self)
         self._questions = Questions(self, self._peer_flows)
@@ -273,6 +275,7 @@ class DllmApp(ClusterConsole):
         self._chat_flows.look()
         self._memory_query.look()
         self._speeds_query.look()
+        self._best_plans_query.look()
         self._bottleneck_query.look()
         if self.editor.plan is not None:
             self._remember()

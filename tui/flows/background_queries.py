@@ -91,6 +91,28 @@ class SpeedsQuery(_Delayed):
             self._editor.learn_speeds(plan, await self._cluster.speeds(plan))
 
 
+class BestPlansQuery(_Delayed):
+    """Asks for the best plans before a launch, so that a faster one is not missed."""
+
+    def __init__(self, app: ClusterConsole) -> None:
+        super().__init__(app)
+        self._ground: tuple[object, ...] | None = None
+
+    def look(self) -> None:
+        plan, ground = self._editor.plan, self._editor.others_ground
+        if ground == self._ground:
+            return
+        self._ground = ground
+        self._forget()
+        if plan is not None and ground is not None:
+            self._ask_later(SETTLE_S, lambda: self._ask(plan, ground), "others")
+
+    async def _ask(self, plan: Plan, ground: tuple[object, ...]) -> None:
+        # Without an answer nothing is compared, which alarms nobody.
+        with suppress(DllmError):
+            self._editor.learn_others(ground, await self._cluster.best(plan))
+
+
 class BottleneckQuery(_Delayed):
     """Asks what a token waits for, whenever an answer may have shown something new."""
 

@@ -20,6 +20,7 @@ from backends.split.loads import EngineFigures, ours_by_pool
 from backends.state import (
     DEFAULT_CLUSTER,
     NO_DRAFT,
+    Alternative,
     Bottleneck,
     ClusterSnapshot,
     ClusterSpeeds,
@@ -161,6 +162,8 @@ class PlanEditor:
         self._unanswered: tuple[Plan | None, str] = (None, "")
         self._speeds: dict[Plan, ClusterSpeeds] = {}
         self._prospects: dict[tuple[Plan, int], Prospect] = {}
+        self._others: tuple[Alternative, ...] = ()
+        self._others_ground: tuple[object, ...] | None = None
 
     def rewind(self, trends: Trends) -> None:
         """Be told of an earlier moment next, which these figures led to."""
@@ -380,6 +383,32 @@ class PlanEditor:
         if found is None or found.model is not model:
             self._prospects[key] = found = Prospect(model, plan, speeds)
         return found
+
+    # --- other plans than the edited one -------------------------------------------
+
+    @property
+    def others_ground(self) -> tuple[object, ...] | None:
+        """All that the best plans depend on, but no split; None if none are sought.
+
+        They are sought before a launch.
+        """
+        if self.plan is None or self.model is None or self.unchanged:
+            return None
+        way = _speeds_way(self.plan)
+        speeds = self._speeds.get(way)
+        return None if speeds is None else (way, self.plan.ctx_size, speeds)
+
+    def learn_others(
+        self, ground: tuple[object, ...], found: tuple[Alternative, ...]
+    ) -> None:
+        self._others_ground, self._others = ground, found
+        self.changed()
+
+    @property
+    def others(self) -> tuple[Alternative, ...]:
+        """The best plans and others; empty where they are not known or sought."""
+        ground = self.others_ground
+        return self._others if ground and ground == self._others_ground else ()
 
     # --- what a token waits for ---------------------------------------------------
 

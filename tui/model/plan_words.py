@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from backends.split.cost import band_text, first_token_text
 from backends.split.layout import counts, format_range
 from backends.state import (
+    Alternative,
     ClusterSnapshot,
     Fit,
     Forecast,
@@ -25,6 +27,7 @@ from backends.units import (
 from tui.model.edit import Edit, runs_now, same_plan
 from tui.model.facts import is_off
 from tui.model.launch_settings import differences
+from tui.model.names import device_label
 
 SOURCES = {
     SpeedSource.PRIOR: "usual speeds",
@@ -75,6 +78,37 @@ def _measured_text(edit: Edit, snapshot: ClusterSnapshot | None) -> str:
     off = format_difference(now.last_tok_per_s / then.tok_per_s - 1)
     at = f" at {then.depth}" if then.depth != edit.prospect.of(plan).depth else ""
     return f" · measured {format_speed(now.last_tok_per_s)}{at} ({off})"
+
+
+_FASTER = 1.03
+"""Plans that are faster by a smaller factor are not told of."""
+
+
+def faster_text(edit: Edit, others: Sequence[Alternative]) -> str:
+    """The best of other plans, and of one device alone, as far as they are faster."""
+    now = edit.forecast.tok_per_s if edit.forecast else math.inf
+    rates = {
+        one: one.forecast.tok_per_s
+        for one in others
+        if one.forecast and not one.imagined and one.ctx_size == edit.plan.ctx_size
+    }
+    fast = [one for one, rate in rates.items() if rate > now * _FASTER]
+    if not fast:
+        return ""
+    best = max(fast, key=rates.__getitem__)
+    text = f"best ~{format_speed(rates[best])}"
+    alone = [one for one in fast if len(_used(one)) == 1]
+    solo = max(alone, key=rates.__getitem__, default=None)
+    if solo is None:
+        return text
+    where = f"solo on {device_label(_used(solo)[0])}"
+    if rates[solo] * _FASTER > rates[best]:
+        return f"best ~{format_speed(rates[solo])}, {where}"
+    return f"{text} · {where} ~{format_speed(rates[solo])}"
+
+
+def _used(one: Alternative) -> list[str]:
+    return [name for name, n in zip(one.devices, one.counts, strict=True) if n]
 
 
 def fits_text(model: RemoteModel) -> str:

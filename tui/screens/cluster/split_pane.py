@@ -18,7 +18,7 @@ from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
 from tui.model.launch_settings import ctx_text, launch_command, unusual, up_command
 from tui.model.names import device_label, letter, model_name
-from tui.model.plan_words import PlanVerdict, speed_texts, verdict
+from tui.model.plan_words import PlanVerdict, faster_text, speed_texts, verdict
 from tui.model.quantities import common_unit, in_unit
 from tui.screens.cluster.split_bar import SplitBar, layer_span, short_span, span_width
 from tui.widgets.keys import takes_text, with_keys
@@ -244,7 +244,10 @@ class SplitPane(Widget, can_focus=True):
         plan = self._editor.plan
         self._shown = (edit, plan) if edit and plan else None
         retitle(self, self._title())
-        resubtitle(self, unusual(plan) if plan else "")
+        faster = faster_text(edit, self._editor.others) if edit else ""
+        faster = with_keys(self.app, f"{{split.best}} {faster}") if faster else ""
+        said = (unusual(plan) if plan else "", faster)
+        resubtitle(self, " · ".join(filter(None, said)))
 
     def focus_default(self) -> None:
         target = self.bar if self.bar.display else self
