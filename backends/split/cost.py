@@ -746,9 +746,11 @@ def time_text(told: Forecast) -> str:
     if not told.parts:
         return ""
     most = max(told.parts, key=lambda part: part.compute_ms + part.network_ms)
-    at = format_ms(most.compute_ms + most.network_ms)
-    network = format_ms(sum(part.network_ms for part in told.parts))
+    at, whole = format_ms(most.compute_ms + most.network_ms), format_ms(told.pass_ms)
+    network_ms = sum(part.network_ms for part in told.parts)
+    if not network_ms:
+        return f"A pass takes {whole}, without a network."
     return (
-        f"A pass takes {format_ms(told.pass_ms)}: {at} at {most.name}, and {network} "
-        "of it all is network."
+        f"A pass takes {whole}: {at} at {most.name}, and {format_ms(network_ms)} of it "
+        "all is network."
     )

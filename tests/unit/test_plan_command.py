@@ -14,12 +14,15 @@ from backends.planning.cluster_file import read_cluster
 from backends.state import (
     Alternative,
     ClusterSpeeds,
+    DeviceMemory,
     DeviceSpeed,
     Forecast,
     LayerRange,
     ProcessCommand,
     ProcessRole,
+    Share,
     SpeedSource,
+    Split,
 )
 from tests.unit.test_status import PREVIEW
 from tui.cli.main import cli
@@ -68,6 +71,50 @@ def test_the_speed_is_told_with_its_band_and_its_source() -> None:
     assert preview_json(preview)["residual"] == -0.04
     assert "studio/MTL0 48" in text
     assert "does not fit: it needs 17 GiB" in text
+
+
+def test_what_says_the_same_is_one_row() -> None:
+    """Of sixteen machines with eight devices each most have nothing to do."""
+    names = tuple(f"m{number}/CUDA0" for number in range(60))
+    counts = (9, 8, *[0] * 58)
+    held = [Share(device=name, layers=n) for name, n in zip(names, counts, strict=True)]
+    plan = msgspec.structs.replace(
+        PREVIEW.plan, split=Split(n_layer=16, shares=tuple(held))
+    )
+    memory = [
+        DeviceMemory(device=name, model_bytes=n)
+        for name, n in zip(names, counts, strict=True)
+    ]
+    own = Alternative(
+        name="whole layers, most tok/s",
+        devices=names,
+        counts=counts,
+        head=plan.head,
+        ctx_size=plan.ctx_size,
+        forecast=FORECAST,
+    )
+    twin = msgspec.structs.replace(own, name="twin", counts=(8, 9, *[0] * 58))
+    slower = msgspec.structs.replace(FORECAST, tok_per_s=9.0)
+    other = msgspec.structs.replace(twin, name="other", forecast=slower)
+    imagined = msgspec.structs.replace(twin, name="imagined", imagined=True)
+    small = [
+        Alternative(name=f"solo on {name}", why=f"does not fit: it needs {n} GiB")
+        for n, name in enumerate(names)
+    ]
+    preview = msgspec.structs.replace(
+        PREVIEW,
+        plan=plan,
+        memory=tuple(memory),
+        forecast=FORECAST,
+        alternatives=(own, twin, other, imagined, *small),
+    )
+    lines = list(preview_lines(preview))
+    assert "58 more devices of the plan hold nothing." in lines
+    assert not any(line.startswith("m7/CUDA0") for line in lines)
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("PLAN "))
+    rows = [line.split("  ")[0] for line in lines[at + 1 : at + 4]]
+    assert rows == ["other", "imagined", "solo on 60 devices"]
+    assert lines[at + 3].endswith("does not fit")
 
 
 def test_a_part_of_a_trip_is_told() -> None:

@@ -14,7 +14,13 @@ import msgspec
 from backends.client.client import ControllerClient
 from backends.errors import UsageError
 from backends.planning.cluster_file import EXAMPLE, FILE_BYTES_MAX, read_cluster
-from backends.server_settings import CTX_MIN, DRAFT_TOKENS_MAX, SLOTS_MAX, THREADS_MAX
+from backends.server_settings import (
+    CTX_MIN,
+    DRAFT_TOKENS_MAX,
+    SLOTS_MAX,
+    THREADS_MAX,
+    is_by_tensor,
+)
 from backends.split.buffers import CACHE_TYPES
 from backends.split.cost import band_text, first_token_text
 from backends.split.experts import experts_text, parse_experts
@@ -38,6 +44,7 @@ from backends.state import (
 )
 from backends.units import (
     format_bytes,
+    format_count,
     format_difference,
     format_mean,
     format_rate,
@@ -55,6 +62,7 @@ from tui.cli.command import (
 from tui.cli.model_argument import require_model
 from tui.cli.output import Column, show, table_lines
 from tui.cli.status import prompts_text
+from tui.model.best_choices import FOLDED_FROM, folded
 from tui.model.launch_settings import NO_RELAY, RELAYS, unusual
 from tui.widgets.sources import told
 
@@ -265,22 +273,40 @@ def _forecast_lines(preview: Preview) -> Iterator[str]:
     if speeds is not None and speeds.residual is not None:
         off = format_difference(speeds.residual)
         yield f"The model's last run took {off} a pass against what was predicted then."
-    if preview.alternatives:
+    if others := folded([*_others(preview)]):
         yield ""
-        yield from table_lines(ALTERNATIVE_COLUMNS, preview.alternatives)
+        yield from table_lines(ALTERNATIVE_COLUMNS, others)
+
+
+def _others(preview: Preview) -> Iterator[Alternative]:
+    """The alternatives without the plan itself, and without near twins of others."""
+    plan, seen = preview.plan, set[object]()
+    used = [(share.device, share.layers) for share in plan.split.shares if share.layers]
+    own = used, plan.ctx_size, plan.experts, is_by_tensor(plan.extra_args), plan.head
+    for one in preview.alternatives:
+        held = [(d, n) for d, n in zip(one.devices, one.counts, strict=True) if n]
+        is_own = own == (held, one.ctx_size, one.experts, one.by_tensor, one.head)
+        figures = *(column.text(one) for column in FIGURES), *sorted(d for d, _ in held)
+        is_twin = figures in seen and not one.imagined
+        if one.forecast is None or not (is_own or is_twin):
+            yield one
+        seen.add(figures)
 
 
 def _told(figure: Callable[[Forecast], str]) -> Callable[[Alternative], str]:
     return lambda one: figure(one.forecast) if one.forecast else ""
 
 
-ALTERNATIVE_COLUMNS = [
-    Column("PLAN", lambda one: one.name),
+FIGURES = [
     Column(
         "TOK/S", _told(lambda f: f"~{format_rate(f.tok_per_s).strip()}"), right=True
     ),
     Column("FIRST", _told(lambda f: f"~{format_seconds(f.first_token_s)}"), right=True),
     Column("PER TOKEN", _told(lambda f: format_bytes(f.bytes_per_token)), right=True),
+]
+ALTERNATIVE_COLUMNS = [
+    Column("PLAN", lambda one: one.name),
+    *FIGURES,
     Column("LAYERS", lambda one: _alternative_layers(one) or one.why),
 ]
 
@@ -313,7 +339,13 @@ def _memory_lines(preview: Preview) -> list[str]:
         ),
         Column("SOURCE", lambda row: row[1].source.value),
     ]
-    return table_lines(columns, zip(split.shares, preview.memory, strict=True))
+    rows = [*zip(split.shares, preview.memory, strict=True)]
+    used = [row for row in rows if row[0].layers or row[1].total_bytes]
+    n_idle = len(rows) - len(used)
+    if n_idle < FOLDED_FROM:
+        return table_lines(columns, rows)
+    idle = f"{format_count(n_idle, 'more device')} of the plan hold nothing."
+    return [*table_lines(columns, used), idle]
 
 
 @click.command(

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
+from msgspec.structs import replace as with_fields
 
 from backends.server_settings import BY_TENSOR, without_tensor
 from backends.split.layout import devices, is_head_cpu, make_split
 from backends.state import AIMS, Alternative, Ask, Forecast, Plan
+from backends.units import format_count
 
 AS_IT_IS = "as it is"
 WORTH_TELLING = 0.005
 """Smaller parts of a figure are no difference."""
+FOLDED_FROM = 5
+"""So many rows that say the same become one."""
+_SOLO = "solo on "
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,15 @@ def candidate(plan: Plan, one: Alternative) -> Plan | None:
     words = (*words, *BY_TENSOR) if one.by_tensor else words
     now = plan.ctx_size, plan.extra_args, plan.experts
     if (one.ctx_size, words, one.experts) == now:
-        return msgspec.structs.replace(plan, split=split)
+        return with_fields(plan, split=split)
     asked = plan.asked or Ask(model=plan.model)
-    return msgspec.structs.replace(
+    return with_fields(
         plan,
         split=split,
         ctx_size=one.ctx_size,
         extra_args=words,
         experts=one.experts,
-        asked=msgspec.structs.replace(
+        asked=with_fields(
             asked, ctx_size=one.ctx_size, extra_args=words, experts=one.experts
         ),
     )
@@ -68,7 +72,7 @@ def choices_of(plan: Plan, found: Sequence[Alternative]) -> tuple[BestChoice, ..
     ``found`` begins with the plan. A plan that is there already gets its name too.
     """
     known = [_choice(plan, found[0], plan, (AS_IT_IS,))]
-    for one in found[1:]:
+    for one in folded(found[1:]):
         taken = candidate(plan, one)
         names = tuple(AIMS[aim] for aim in one.objectives)
         same = [
@@ -115,6 +119,21 @@ def _why(one: Alternative, plan: Plan) -> str:
     if one.head != plan.head:
         return f"needs {one.head} as the head"
     return "needs devices that are not in this plan"
+
+
+def folded(found: Sequence[Alternative]) -> list[Alternative]:
+    """The same with one row for many devices that cannot do it alone."""
+    groups: dict[str, list[Alternative]] = {}
+    for one in found:
+        if one.forecast is None and one.name.startswith(_SOLO):
+            groups.setdefault(one.why.partition(":")[0], []).append(one)
+    many = {why: of for why, of in groups.items() if len(of) >= FOLDED_FROM}
+    gone = {one.name for of in many.values() for one in of}
+    rows = [one for one in found if one.forecast is not None or one.name not in gone]
+    for why, of in many.items():
+        name = f"{_SOLO}{format_count(len(of), 'device')}"
+        rows.append(with_fields(of[0], name=name, why=why))
+    return rows
 
 
 def change(new: float, old: float) -> float | None:

@@ -16,6 +16,7 @@ from backends.split.cost import (
     lab_ms,
     layer_work,
     pass_cost,
+    time_text,
     with_lab,
     work_ms,
 )
@@ -147,6 +148,7 @@ def test_the_type_of_the_output_is_told_by_its_bits(bits: float, of_one: float) 
 def test_a_machine_alone_has_no_network() -> None:
     told = forecast(MODEL, plan_of(5, 0, 0), SPEEDS)
     assert told.trips_per_token == told.bytes_per_token == 0
+    assert time_text(told) == "A pass takes 46.0 ms, without a network."
     assert told.tok_per_s == pytest.approx(1000 / (1 + 0.45 * 100))
 
 
