@@ -39,6 +39,8 @@ OF_GPU = Shape(n_layer=16, n_embd=2048, n_ff=5632)
 """232 and 460 MB: more than most caches hold, and longer to read than to begin with."""
 CTX = 1024
 PROMPT_TOKENS, TOKENS, ROUNDS = 200, 32, 2
+CLUSTER = "measure"
+"""Its own, so that no console is shown the test model."""
 COUNTED_S = 2.5
 """After so long the controller has read the last answer's figures."""
 
@@ -90,6 +92,7 @@ async def measure(
     take part if none is named; local is this one.
     """
     await require_quiet(client)
+    client.use(CLUSTER)
     await client.settled_peers()
     ready = [one.name for one in await client.peers() if one.state is PeerState.READY]
     peers = tuple(name for name in names or ready if name != LOCAL)
