@@ -17,7 +17,8 @@ def test_a_device_that_never_ran_is_measured_once(user: User, demo_model: str) -
     user.assert_nothing_left()
     # What a console would open on is as it was.
     assert user.status()["plan"] is None
-    assert [one["device"] for one in found] == ["local/CPU"]
+    assert [one["device"] for one in found] == ["local/CPU", "worker1/CPU"]
+    assert user.json("plan", demo_model)["forecast"]["source"] == "measured"
     assert found[0]["tok_per_s"] > 0 < found[0]["prompt_tok_per_s"]
     assert found[0]["before_tok_per_s"] > 0
     after = user.json(*plan)["band"]

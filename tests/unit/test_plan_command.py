@@ -11,18 +11,22 @@ from click.testing import CliRunner
 
 from backends.errors import UsageError
 from backends.planning.cluster_file import read_cluster
+from backends.split.layout import make_split
 from backends.state import (
     Alternative,
+    Ask,
     ClusterSpeeds,
     DeviceMemory,
     DeviceSpeed,
     Forecast,
     LayerRange,
+    Plan,
     ProcessCommand,
     ProcessRole,
     Share,
     SpeedSource,
     Split,
+    WorkerSpec,
 )
 from tests.unit.test_status import PREVIEW
 from tui.cli.main import cli
@@ -71,6 +75,33 @@ def test_the_speed_is_told_with_its_band_and_its_source() -> None:
     assert preview_json(preview)["residual"] == -0.04
     assert "studio/MTL0 48" in text
     assert "does not fit: it needs 17 GiB" in text
+
+
+@pytest.mark.parametrize(
+    ("worker", "asked", "is_told"),
+    [
+        (WorkerSpec(name="mini", peer="mini", devices=("MTL0",)), {}, True),
+        (WorkerSpec(name="mini", place="mini", devices=("MTL0",)), {}, True),
+        (
+            WorkerSpec(name="mini", place="mini", devices=("MTL0",)),
+            {"worker_threads": 3},
+            False,
+        ),
+    ],
+)
+def test_only_what_peers_measure_measures_is_said_to_be(
+    worker: WorkerSpec, asked: dict[str, int], is_told: bool
+) -> None:
+    split = make_split(12, ["local/CPU", "mini/MTL0"], [0, 13])
+    ask = Ask(model="/m", **asked)  # type: ignore[arg-type]
+    plan = Plan(model="/m", split=split, workers=(worker,), asked=ask)
+    unknown = DeviceSpeed(device="mini/MTL0", ms=(), covariance=())
+    speeds = ClusterSpeeds(head=unknown, devices=(unknown,))
+    preview = msgspec.structs.replace(
+        PREVIEW, plan=plan, memory=PREVIEW.memory[:2], forecast=FORECAST, speeds=speeds
+    )
+    lines = "\n".join(preview_lines(preview))
+    assert ("dllm-tui peers measure tells" in lines) is is_told
 
 
 def test_what_says_the_same_is_one_row() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import click
+from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, disk_errors
@@ -89,7 +90,8 @@ async def measure(
 
     Then plans on them are predicted from that. Each holds a model of zeros for some
     seconds, through the engine and alone. No cluster may run meanwhile. All machines
-    take part if none is named; local is this one.
+    take part if none is named; local is this one. If none but this one is there, the
+    workers here are measured, too.
     """
     await require_quiet(client)
     client.use(CLUSTER)
@@ -98,17 +100,23 @@ async def measure(
     peers = tuple(name for name in names or ready if name != LOCAL)
     base = await _ask(OF_CPU, peers)
     preview = await prepared(client, base)
-    shares = [share.device for share in preview.plan.split.shares]
     devices = [
-        device
-        for device in shares
-        if (not names or device.partition("/")[0] in names)
-        and (again or _never_ran(preview.speeds, device))
+        share.device
+        for share in preview.plan.split.shares
+        if (not names or share.device.partition("/")[0] in names)
+        and (again or _never_ran(preview.speeds, share.device))
     ]
+    workers = 0
+    if not peers and (not names or LOCAL in names):
+        usual = await prepared(client, replace(base, peers=None, workers=None))
+        workers = len(usual.plan.workers)
+        # They are alike, and on one machine.
+        alike = [d for worker in usual.plan.workers[:1] for d in worker.device_ids]
+        devices += [d for d in alike if again or _never_ran(usual.speeds, d)]
     found = []
     for number, device in enumerate(devices, 1):
         say(f"{device} ({number} of {format_count(len(devices), 'device')}) …")
-        found.append(await _measured(client, device))
+        found.append(await _measured(client, device, workers))
     return found
 
 
@@ -133,12 +141,15 @@ async def _ask(
     )
 
 
-async def _measured(client: ControllerClient, device: str) -> MeasuredDevice:
+async def _measured(
+    client: ControllerClient, device: str, workers: int
+) -> MeasuredDevice:
     machine, _, name = device.partition("/")
     shape = OF_CPU if name == "CPU" else OF_GPU
-    peers = () if machine == LOCAL else (machine,)
+    peers = () if machine == LOCAL or workers else (machine,)
     try:
         ask = await _ask(shape, peers, {device: shape.n_layer + 1})
+        ask = replace(ask, workers=0 if machine == LOCAL else workers)
         preview = await prepared(client, ask)
         if preview.refusal is not None:
             return MeasuredDevice(device=device, failure=preview.refusal.sentence)

@@ -13,6 +13,7 @@ import msgspec
 
 from backends.client.client import ControllerClient
 from backends.errors import UsageError
+from backends.machine_names import LOCAL
 from backends.planning.cluster_file import EXAMPLE, FILE_BYTES_MAX, read_cluster
 from backends.server_settings import (
     CTX_MIN,
@@ -37,6 +38,7 @@ from backends.state import (
     Forecast,
     GivenCluster,
     Objective,
+    Plan,
     Preview,
     ProcessRole,
     ServerSettings,
@@ -230,7 +232,7 @@ def _server_flags(preview: Preview) -> tuple[str, ...]:
 def forecast_text(told: Forecast) -> str:
     """``~20.6 tok/s (18.9 to 22.4), first token 0.88 s …``, for people."""
     source = {
-        SpeedSource.PRIOR: "usual speeds; dllm-tui peers measure tells these devices'",
+        SpeedSource.PRIOR: "usual speeds",
         SpeedSource.GIVEN: "the speeds of the cluster file",
         SpeedSource.MEASURED: "measured runs",
     }[told.source]
@@ -265,6 +267,8 @@ def _forecast_lines(preview: Preview) -> Iterator[str]:
     if preview.forecast is None:
         return
     yield from ("", f"Predicted: {forecast_text(preview.forecast)}.")
+    if any(_is_measurable(preview.plan, device) for device in _unknown(preview)):
+        yield "dllm-tui peers measure tells the speed of devices that never ran."
     if preview.undrafted is not None:
         yield f"Without the draft: {band_text(preview.undrafted)}."
     if preview.why:
@@ -276,6 +280,24 @@ def _forecast_lines(preview: Preview) -> Iterator[str]:
     if others := folded([*_others(preview)]):
         yield ""
         yield from table_lines(ALTERNATIVE_COLUMNS, others)
+
+
+def _unknown(preview: Preview) -> Iterator[str]:
+    """Devices with layers whose speed is the usual one of their kind."""
+    known = preview.speeds.of_device if preview.speeds else {}
+    for share in preview.plan.split.shares:
+        speed = known.get(share.device)
+        if share.layers and speed and speed.source is SpeedSource.PRIOR:
+            yield share.device
+
+
+def _is_measurable(plan: Plan, device: str) -> bool:
+    """True if ``peers measure`` runs the device with as many threads."""
+    worker, asked = plan.worker_of.get(device), plan.asked or Ask(model=plan.model)
+    if worker is None:
+        return plan.head == LOCAL and plan.server.threads is None
+    is_usual = asked.workers is None and asked.worker_threads is None
+    return worker.peer != LOCAL or is_usual
 
 
 def _others(preview: Preview) -> Iterator[Alternative]:
