@@ -60,6 +60,8 @@ PASSES_MIN = 12
 """A run with fewer passes says too little."""
 PROMPT_TOKENS_MIN = 16
 PAUSE_FACTOR = 10.0
+_LITTLE = 8
+"""Of a prompt whose further passes are so many times smaller, nothing overlaps."""
 
 
 class Ground(NamedTuple):
@@ -341,6 +343,13 @@ class _Says:
         self.observations: list[Observation] = []
         self.links: list[LinkObservation] = []
 
+    @property
+    def last_worker(self) -> str:
+        """The worker with the last layers; empty if the head has them."""
+        held = [share.device for share in self.plan.split.shares if share.layers]
+        worker = self.plan.worker_of.get(held[-1])
+        return worker.name if worker else ""
+
     def _work(self, passes: Iterable[tuple[int, int]]) -> dict[str, Work]:
         model, plan = self._ground.model, self._ground.plan
         found: dict[str, Work] = {}
@@ -360,16 +369,26 @@ class _Says:
             if one.compute_ms > 0 and all(device in self._keys for device in ids):
                 self._add({self._keys[d]: work[d] for d in ids}, one.compute_ms)
 
-    def head(self, ms: float, passes: Sequence[tuple[int, int]]) -> None:
-        """The head's devices and the server take that time."""
-        remote = self._ground.plan.worker_of
+    def head(
+        self, ms: float, passes: Sequence[tuple[int, int]], worker: str = ""
+    ) -> None:
+        """The head's devices and the server take that time, with a worker or alone."""
+        remote = {
+            device: one
+            for device, one in self.plan.worker_of.items()
+            if one.name != worker
+        }
         work = self._work(passes)
         own = {device: one for device, one in work.items() if device not in remote}
         if all(device in self._keys for device in own):
-            heads = {self._keys[device]: one for device, one in own.items()}
-            visits = head_work(len(work) - len(own))
-            heads[self._ground.head_key] = sum([visits] * len(passes), NO_WORK)
-            self._add(heads, ms)
+            visits = sum(device in self.plan.worker_of for device in work)
+            both: dict[str, Work] = {}
+            for device, one in own.items():
+                key = self._keys[device]
+                both[key] = both.get(key, NO_WORK) + one
+            each = [head_work(visits)] * len(passes)
+            both[self._ground.head_key] = sum(each, NO_WORK)
+            self._add(both, ms)
 
     def _add(self, work: Mapping[str, Work], ms: float) -> None:
         if ms <= 0:
@@ -413,12 +432,22 @@ def _prompts(says: _Says, workers: Mapping[str, WorkerRun], server: ServerRun) -
         passes.append((depth + batch // 2, batch))
         depth += batch
     sums = {name: _sum(of) for name, of in read.items()}
+    several = len(passes) > 1
+    # No answer says when it is done with a pass before the last.
+    silent = says.last_worker if several else ""
+    if silent:
+        sums.pop(silent)
     says.devices_of(sums, passes)
-    overlap = len(passes) > 1 and is_pipelined(says.plan)
-    if server.prompt_tok_per_s and not overlap:
+    overlaps = several and is_pipelined(says.plan)
+    if server.prompt_tok_per_s and not (overlaps and _is_long(batches)):
         total_ms = tokens * MS_PER_S / server.prompt_tok_per_s
         rest_ms = total_ms - sum(one.own_ms for one in sums.values())
-        says.head(rest_ms, passes)
+        says.head(rest_ms, passes, silent)
+
+
+def _is_long(batches: Sequence[int]) -> bool:
+    """True if so much follows the first pass that what overlaps counts."""
+    return sum(batches[1:]) > batches[0] / _LITTLE
 
 
 def _last_prompt(passes: Sequence[Pass]) -> list[Pass]:

@@ -205,8 +205,8 @@ def test_a_head_alone_is_measured_by_the_servers_rates() -> None:
     assert prompt.ms == pytest.approx(500)
 
 
-@pytest.mark.parametrize("batches", [(100,), (60, 40)])
-def test_a_prompt_is_an_equation_of_all_its_passes(batches: tuple[int, ...]) -> None:
+def prompts_of(*batches: int) -> list[tuple[float, list[str], float]]:
+    """What a prompt of 500 ms says: each time, who took it, and in how many passes."""
     plan = plan_of(6, 7)
     prompt = [
         Pass(
@@ -224,20 +224,34 @@ def test_a_prompt_is_an_equation_of_all_its_passes(batches: tuple[int, ...]) -> 
         name: WorkerRun([*earlier, *prompt, *of], RTT_MS, None)
         for name, of in two(6, 7).items()
     }
-    server = ServerRun(depth=120, tokens=20, tok_per_s=None, prompt_tok_per_s=200)
+    rate = sum(batches) / 0.5
+    server = ServerRun(
+        depth=20 + sum(batches), tokens=20, tok_per_s=None, prompt_tok_per_s=rate
+    )
     ground = ground_of(plan, MODEL, MACHINES, engine())
-    says = run_says(ground, runs, server, at=0)
-    of_prompt = [one for one in says.observations if one.ms > 90]
+    found = []
+    for one in run_says(ground, runs, server, at=0).observations:
+        if any(Work(*row).gops for row in one.work.values()) or one.ms > 90:
+            parts = sorted(
+                key.split("|")[-3 if "CPU" in key else -2] for key in one.work
+            )
+            steps = max(Work(*row).passes for row in one.work.values())
+            found.append((pytest.approx(one.ms), parts, steps))
+    return found
+
+
+def test_a_prompt_of_one_pass_is_an_equation_of_its_own() -> None:
     # Both workers, and the head with what is left of 500 ms.
-    both = [one.ms for one in of_prompt if "|worker|" in "".join(one.work)]
-    assert both == pytest.approx([200, 200])
-    for one in of_prompt[:2]:
-        for row in one.work.values():
-            assert Work(*row).gops > 0
-            assert Work(*row).passes == len(batches)
-    # Of passes that overlap nothing is left for the head.
-    heads = [one.ms for one in of_prompt if one not in of_prompt[:2]]
-    assert heads == pytest.approx([98] if len(batches) == 1 else [])
+    worker = (200, ["worker"], 1)
+    assert prompts_of(100) == [worker, worker, (98, ["head"], 1)]
+
+
+def test_of_several_passes_the_last_worker_is_seen_with_the_head() -> None:
+    """It answers only in the last one."""
+    first, both = (200, ["worker"], 2), (299, ["head", "worker"], 2)
+    assert prompts_of(90, 10) == [first, both]
+    # Where the parts of a long prompt overlap, nothing is known of both.
+    assert prompts_of(60, 40) == [first]
 
 
 def test_a_pass_that_took_no_longer_than_its_way_says_nothing_of_a_device() -> None:
