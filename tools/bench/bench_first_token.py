@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from backends.engine.server import ServerClient
 from backends.split.cost import Workload, forecast
 from backends.state import ChatRequest, ChatTimings
 from backends.units import MS_PER_S, format_percent, format_seconds
 from tools.bench.bench_predict import Pace, Trial, at_pace, counts_text, own_folders
+from tui.cli.chats import asked
+from tui.cli.output import unseen
 
 CALIBRATION = (200, 600)
 """Words of a prompt; each is a token, and the chat's template adds some."""
@@ -101,15 +102,9 @@ async def _rows(model: Path) -> list[Row]:
 async def _read(trial: Trial, words: int) -> ChatTimings:
     """The timings of an answer to a prompt that begins as no other does."""
     request = ChatRequest.greedy(f"{words}" + " word" * words, TOKENS)
-    last = ChatTimings()
-    async with (
-        ServerClient(await trial.server_port()) as server,
-        aclosing(server.chat(request)) as deltas,
-    ):
-        async for delta in deltas:
-            last = delta.timings or last
+    answer = await asked(trial.client, request, unseen)
     await asyncio.sleep(SETTLE_S)
-    return last
+    return answer.timings
 
 
 def _line(row: Row) -> str:

@@ -375,22 +375,19 @@ class Trial:
             stock_token_ms=median(stock_ms),
         )
 
-    async def server_port(self) -> int:
-        """The port of llama-server itself."""
-        return next(
+    async def _answer(self) -> ChatTimings:
+        """The timings of one answer by llama-server itself."""
+        port = next(
             process.port
             for process in (await self.client.snapshot()).processes
             if process.name == "llama-server" and process.port
         )
-
-    async def _answer(self) -> ChatTimings:
-        """The timings of one answer by llama-server itself."""
         question = ChatMessage(role="user", content="Tell a story of a lighthouse.")
         sampling = Sampling(temperature=0.0, max_tokens=TOKENS)
         request = ChatRequest(messages=(question,), sampling=sampling)
         last = ChatTimings()
         async with (
-            ServerClient(await self.server_port()) as server,
+            ServerClient(port) as server,
             aclosing(server.chat(request)) as deltas,
         ):
             async for delta in deltas:

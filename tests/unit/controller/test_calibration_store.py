@@ -232,9 +232,8 @@ def prompts_of(*batches: int) -> list[tuple[float, list[str], float]]:
     found = []
     for one in run_says(ground, runs, server, at=0).observations:
         if any(Work(*row).gops for row in one.work.values()) or one.ms > 90:
-            parts = sorted(
-                key.split("|")[-3 if "CPU" in key else -2] for key in one.work
-            )
+            kinds = ("worker" if "|worker|" in key else "head" for key in one.work)
+            parts = sorted(kinds)
             steps = max(Work(*row).passes for row in one.work.values())
             found.append((pytest.approx(one.ms), parts, steps))
     return found
