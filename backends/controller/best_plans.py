@@ -38,6 +38,7 @@ from backends.state import (
     Objective,
     Plan,
     PlanMemory,
+    Split,
 )
 from backends.units import format_factor
 
@@ -205,6 +206,14 @@ def _problem(option: Option, objective: Objective | None) -> SplitProblem:
         pins=parse_pins(option.pins),
         load=workload(option.plan, objective),
         works=counted_work(option.model, option.plan),
+        known=(_by_memory(option),),
+    )
+
+
+def _by_memory(option: Option) -> Split:
+    plan = option.plan
+    return allocate_layers(
+        option.model, option.devices, plan.ctx_size, head=plan.head, server=plan.server
     )
 
 
@@ -260,10 +269,7 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     # What else could be is told of whole layers.
     whole = dataclasses.replace(option, plan=in_layers(plan))
     problem = _problem(whole, objective)
-    by_memory = allocate_layers(
-        option.model, option.devices, plan.ctx_size, head=plan.head, server=plan.server
-    )
-    text = why_best(told, problem.with_split(by_memory).forecast())
+    text = why_best(told, problem.with_split(_by_memory(option)).forecast())
     aim = objective or Objective.DECODE
     try:
         check_pins(problem.pins, problem)

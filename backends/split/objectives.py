@@ -151,7 +151,10 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[DeviceOffer]:
                 layer_costs=ms,
                 fixed_cost=fixed,
                 output_cost=output,
-                least=problem.pins.least.get(device, 0),
+                least=max(
+                    problem.pins.least.get(device, 0),
+                    int(problem.pins.output == device),
+                ),
                 most=problem.pins.most.get(device),
                 first_only=is_head_cpu(device, plan.head),
                 takes_output=problem.pins.output in ("", device),
@@ -277,10 +280,14 @@ def _at_context(
     problem: SplitProblem, objective: Objective, ctx_size: int
 ) -> Best | None:
     sizes = sizes_of(problem, ctx_size)
+    known = [
+        [(share.device, share.layers) for share in split.shares if share.layers]
+        for split in (problem.plan.split, *problem.known)
+    ]
     cases = [
         (one, places)
         for places in _cases(problem, objective, ctx_size)
-        if (one := best(places, sizes, problem.beam)) is not None
+        if (one := best(places, sizes, problem.beam, known)) is not None
     ]
     cases.sort(key=lambda case: case[0].cost)
     exact = all(one.exact for one, _ in cases)

@@ -2,9 +2,10 @@
 
 The cost of a split is a sum: what a device costs depends on its own layers alone, for
 stock RPC is a star. So dynamic programming over the set of used devices and the layers
-placed so far is exact. Devices that are alike in everything are counted, not told
-apart. If there are too many sets for that, only the most promising are followed, and
-the answer says so.
+placed so far is exact. Layers are placed from the output on, which is the dearest one
+where a link is slow. Devices that are alike in everything are counted, not told apart.
+If there are too many sets for that, only the most promising are followed, and the
+answer says so.
 """
 
 from __future__ import annotations
@@ -79,15 +80,46 @@ def cost_of(places: Sequence[DeviceOffer], counts: Sequence[int]) -> float:
 
 
 def best(
-    places: Sequence[DeviceOffer], sizes: Sequence[int], beam: int = BEAM
+    places: Sequence[DeviceOffer],
+    sizes: Sequence[int],
+    beam: int = BEAM,
+    known: Iterable[Sequence[tuple[str, int]]] = (),
 ) -> FoundSplit | None:
     """The split of least cost; None if none keeps to all limits.
 
     ``sizes`` are the bytes of each layer, the output last. ``beam`` sets are followed
-    at a time if there are too many for all, of as many kinds of devices.
+    at a time if there are too many for all, of as many kinds of devices. What is found
+    then is no worse than ``known`` splits: devices with their layers, in order.
     """
-    found = _found(places, sizes, beam, only_best=True)
+    found = [*_found(places, sizes, beam, only_best=True)]
+    if not any(one.exact for one in found):
+        found += filter(None, (_as_found(places, sizes, one) for one in known))
     return min(found, key=lambda one: one.cost, default=None)
+
+
+def _as_found(
+    places: Sequence[DeviceOffer],
+    sizes: Sequence[int],
+    held: Sequence[tuple[str, int]],
+) -> FoundSplit | None:
+    """A split as if it had been found; None if it does not keep to all limits."""
+    by_name = {place.device: place for place in places}
+    needed = {place.device for place in places if place.least}
+    names, counts = zip(*held, strict=True)
+    if not needed <= {*names} <= {*by_name} or sum(counts) != len(sizes):
+        return None
+    used = [by_name[name] for name in names]
+    if len(used) > DEVICES_MAX + used[0].first_only or not used[-1].takes_output:
+        return None
+    first = 0
+    for place, count in zip(used, counts, strict=True):
+        room = place.room + (0 if first else place.first_more) + 1e-6
+        most = count if place.most is None else place.most
+        fits = sum(sizes[first : first + count]) <= room
+        if not fits or not place.least <= count <= most or (first and place.first_only):
+            return None
+        first += count
+    return FoundSplit(names, counts, cost_of(used, counts), exact=False)
 
 
 def best_of_each_size(
@@ -155,7 +187,10 @@ def _worth_trying(places: Sequence[DeviceOffer]) -> list[DeviceOffer]:
 
 
 class _Kind:
-    """Devices that are alike in everything."""
+    """Devices that are alike in everything.
+
+    Layers are counted from the output, which is the first one here.
+    """
 
     def __init__(
         self, place: DeviceOffer, devices: Sequence[str], held: Figures, by_room: Codes
@@ -166,44 +201,41 @@ class _Kind:
         self._held = held
         """The bytes before each layer, and of all of them."""
         self._n = n = len(held) - 1
-        self._least = max(place.least, 1)
+        self.least = max(place.least, 1)
         self._most = n if place.most is None else min(place.most, n)
         ends = np.arange(n + 1)
         self.low = np.maximum(by_room, ends - self._most)
         """The earliest first layer, by the layer after the last."""
-        self.high = ends - self._least
+        self.high = ends - self.least
         """The latest first layer."""
         longest = int((ends - self.low).max())
-        self.most_layers = longest if longest >= self._least else 0
-        mean = sum(place.layer_costs) / n
-        self.rate = mean + place.fixed_cost / max(self.most_layers, 1)
-        """Cost of a layer on such a device when it is full."""
+        self.most_layers = longest if longest >= self.least else 0
+        self.mean = sum(place.layer_costs[:-1]) / max(n - 1, 1)
+        """Cost of a layer that is not the output."""
+        self.rate = self.mean + place.fixed_cost / max(self.most_layers, 1)
+        """The same on such a device when it is full."""
 
     # What follows is asked only of kinds that are searched.
 
     @cached_property
     def sums(self) -> Figures:
-        return np.array([0.0, *accumulate(self.place.layer_costs)])
+        return np.array([0.0, *accumulate(self.place.layer_costs[::-1])])
 
     @cached_property
     def possible(self) -> NDArray[np.bool_]:
         possible: NDArray[np.bool_] = self.low <= self.high
-        possible[self._n] &= self.place.takes_output
+        possible[: self._n] &= not self.place.first_only
         return possible
 
     @cached_property
     def added(self) -> Figures:
-        added = self.sums + self.place.fixed_cost
-        added[self._n] += self.place.output_cost
-        return added
+        return self.sums + self.place.fixed_cost
 
     @cached_property
-    def leading(self) -> Figures:
-        """Costs where it holds the first layers, by the layer after its last."""
-        leads = self._held <= self.place.room + self.place.first_more + 1e-6
-        leads[: self._least] = leads[self._most + 1 :] = False
-        leads[self._n] &= self.place.takes_output
-        return np.where(leads, self.added, np.inf)
+    def outputs(self) -> Figures:
+        """Costs where it holds the output, by the layer after its last."""
+        holds = self.possible & (self.low == 0) & self.place.takes_output
+        return np.where(holds, self.added + self.place.output_cost, np.inf)
 
     @cached_property
     def _ends(self) -> Codes:
@@ -216,7 +248,7 @@ class _Kind:
     def extended(self, before: Figures) -> Figures:
         """Costs after one more such device; a row for each set, a column for each end.
 
-        ``before`` are the costs with its first layers placed.
+        ``before`` are the costs without its layers.
         """
         after = np.full_like(before, np.inf)
         if self._ends.size:
@@ -272,9 +304,12 @@ def _kinds(places: Sequence[DeviceOffer], sizes: Sequence[int]) -> list[_Kind]:
         # Each of its own where it must take part: that is known by the count alone.
         is_own = place.first_only or place.least
         alike.setdefault(place if is_own else place[1:], []).append(place)
-    held = np.array([0, *accumulate(sizes)], dtype=np.float64)
+    held = np.array([0, *accumulate(reversed(sizes))], dtype=np.float64)
     rooms = np.array([[same[0].room] for same in alike.values()])
-    by_room = np.searchsorted(held, held - rooms - 1e-6, side="left")
+    lacking = held - rooms
+    # Who ends there has the model's first layers.
+    lacking[:, -1] -= [same[0].first_more for same in alike.values()]
+    by_room = np.searchsorted(held, lacking - 1e-6, side="left")
     return [
         _Kind(same[0], [place.device for place in same], held, low)
         for same, low in zip(alike.values(), by_room, strict=True)
@@ -304,8 +339,11 @@ class _Search:
         self._exact = not beam
         self._room = np.array([kind.most_layers for kind in kinds], dtype=np.float64)
         self._rates = np.array([kind.rate for kind in kinds])
-        self._is_open = not any(kind.must and kind.place.first_only for kind in kinds)
-        """False if only the head's CPU can hold the first layer."""
+        self._must = np.array([kind.must for kind in kinds])
+        self._least = np.array([kind.least for kind in kinds])
+        self._least_costs = np.array(
+            [kind.place.fixed_cost + kind.least * kind.mean for kind in kinds]
+        )
         self._levels: list[_Level] = []
         layers = np.min([np.diff(kind.sums) for kind in kinds], axis=0)
         one_more = min(kind.place.fixed_cost for kind in kinds)
@@ -334,17 +372,14 @@ class _Search:
         is_first = len(self._levels) == 1
         goes_on = (level.costs + self._ahead)[:, :-1].min(axis=1) < below
         for number, kind in enumerate(self._kinds):
-            leads = kind.place.first_only
             free = goes_on & (level.counts[:, number] < len(kind.devices))
-            if not (leads or self._is_open) if is_first else leads:
-                continue
             if not free.any():
                 continue
             further = level.counts[free].copy()
             further[:, number] += 1
             counts.append(further)
             costs.append(
-                kind.leading[None] if is_first else kind.extended(level.costs[free])
+                kind.outputs[None] if is_first else kind.extended(level.costs[free])
             )
         if not counts:
             return None
@@ -368,7 +403,8 @@ class _Search:
     def _promise(self, level: _Level) -> Figures:
         """About what the best split with each set will cost, devices added to it.
 
-        The layers that are left go to the cheapest devices that are left, each full.
+        Devices that must take part get their least. The layers that are left then go to
+        the cheapest devices that are left, each full.
         """
         finite = np.isfinite(level.costs)
         furthest = self._n - finite[:, ::-1].argmax(axis=1)
@@ -376,14 +412,16 @@ class _Search:
         devices = np.array([len(self._kinds[at].devices) for at in order])
         left = (devices - level.counts[:, order]) * self._room[order]
         before = np.cumsum(left, axis=1) - left
+        absent = self._must & (level.counts == 0)
+        needed, least_costs = absent @ self._least, absent @ self._least_costs
         promise = np.full(len(level.costs), np.inf)
         rows = np.arange(len(level.costs))
         for part in _PARTS:
             placed = np.ceil(furthest * part).astype(np.int64)
-            rest = (self._n - placed)[:, None] - before
-            onto = np.clip(rest, 0.0, left)
-            lacking = self._n - placed - onto.sum(axis=1)
-            ahead = onto @ self._rates[order]
+            open_layers = np.maximum(self._n - placed - needed, 0)
+            onto = np.clip(open_layers[:, None] - before, 0.0, left)
+            lacking = open_layers - onto.sum(axis=1)
+            ahead = onto @ self._rates[order] + least_costs
             # What no device has room for cannot be: such sets come last.
             ahead += lacking * 1e3 * self._rates.max()
             np.minimum(promise, level.costs[rows, placed] + ahead, out=promise)
@@ -410,7 +448,6 @@ class _Search:
             left[kind] -= 1
             end = first
         names = [iter(kind.devices) for kind in self._kinds]
-        shares.reverse()
         return FoundSplit(
             devices=tuple(next(names[kind]) for kind, _ in shares),
             counts=tuple(count for _, count in shares),
@@ -426,12 +463,12 @@ class _Search:
             if not left[number]:
                 continue
             if level is self._levels[0]:
-                found = min(found, (float(kind.leading[end]), number, 0))
+                found = min(found, (float(kind.outputs[end]), number, 0))
                 continue
             before = left.copy()
             before[number] -= 1
             row = level.rows.get(before.tobytes())
-            if row is not None and not kind.place.first_only:
+            if row is not None:
                 first, cost = kind.first_layer(level.costs[row], end)
                 found = min(found, (cost, number, first))
         return found[1], found[2]

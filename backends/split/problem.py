@@ -52,6 +52,8 @@ class SplitProblem(NamedTuple):
     """Sets of devices followed at a time if there are too many for all."""
     works: CountedWork | None = None
     """Of the model with the plan's settings, where it is counted once for many."""
+    known: Sequence[Split] = ()
+    """A search in part finds none that is worse than these, or than the plan's own."""
 
     def with_split(self, split: Split) -> SplitProblem:
         return self._replace(plan=replace(self.plan, split=split))

@@ -20,7 +20,7 @@ from backends.errors import PlanError
 from backends.planning.cluster_file import EXAMPLE, read_cluster
 from backends.split import by_tensor, objectives
 from backends.split.by_tensor import NAME
-from backends.split.cost import workload
+from backends.split.cost import forecast, workload
 from backends.split.flags import compile_split
 from backends.split.layout import counts, make_split
 from backends.split.moved_experts import NAME as MOVED_NAME
@@ -316,6 +316,51 @@ async def test_experts_elsewhere_can_be_taken_as_they_are_launched() -> None:
 async def test_a_model_without_experts_has_no_row_for_them() -> None:
     told = await best_plans(option_of(site()))
     assert MOVED_NAME not in {one.name for one in told}
+
+
+def sixteen(*pins: str) -> Option:
+    """Unlike machines of which nearly all are needed, slow links, many words."""
+    text = 'head = "m0"\nnetwork = {rtt = "0.4 ms", rate = "118 MB/s"}\n'
+    for number in range(16):
+        text += f"""
+            [machines.m{number}]
+            memory = "1.5 GiB"
+            bandwidth = "30 GB/s"
+            [machines.m{number}.devices.CUDA0]
+            memory = "4.8 GiB"
+            bandwidth = "{300 + 10 * number} GB/s"
+        """
+    vast = replace(
+        with_experts(MODEL),
+        n_embd=2048,
+        n_vocab=150_000,
+        n_expert_used=1,
+        output_bytes=175_000_000,
+        embedding_bytes=175_000_000,
+    )
+    ask = replace(ASK, ctx_size=4096, pins=pins)
+    (option,) = imagined_options(read_cluster(text), ask, vast)
+    return option
+
+
+@pytest.mark.parametrize("pins", [(), ("output=m0/CUDA0",)])
+async def test_of_many_machines_the_head_has_the_output(pins: tuple[str, ...]) -> None:
+    """It spares the output's way over the network; other layers go elsewhere."""
+    option = sixteen(*pins)
+    plan = await best_plan([option], Objective.DECODE)
+    held = {share.device: share.layers for share in plan.split.shares if share.layers}
+    by_hand = dict.fromkeys((f"m{number}/CUDA0" for number in range(4, 16)), 4)
+    by_hand["m0/CUDA0"] = 1
+    assert [*held][-1] == "m0/CUDA0"
+    told = [
+        forecast(option.model, replace(plan, split=split), option.speeds).tok_per_s
+        for split in (
+            plan.split,
+            option.plan.split,
+            make_split(48, [*by_hand], [*by_hand.values()]),
+        )
+    ]
+    assert told[0] == max(told)
 
 
 async def test_too_large_for_all_is_one_sentence() -> None:
