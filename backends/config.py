@@ -35,7 +35,7 @@ LIMITS = {
     "api_wait_s": (1, 86400),
     "api_drain_s": (0, 86400),
     "join_port": (1, 65535),
-    "workers": (1, 16),
+    "workers": (1, 15),
     "ctx_size": (16, 1 << 24),
     "ctx_size_min": (16, 1 << 24),
     "worker_threads": (1, 1024),

@@ -16,8 +16,8 @@ from backends.split.experts import CPU_BUFFER, override_tensor
 from backends.split.layout import is_head_cpu, ranges
 from backends.state import LayerRange, Plan, Share, Value, WorkerSpec
 
-# llama_max_devices() of every build so far.
-DEVICES_MAX = 16
+DEVICES_MAX = 15
+"""Every build so far refuses ``-ts`` with ``llama_max_devices()`` figures, which is 16."""
 
 
 class PlacedDevice(Value, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ def compile_split(plan: Plan, endpoints: Mapping[str, str]) -> Placement:
     if len(offloaded) > DEVICES_MAX:
         raise PlanError(
             f"The split uses {len(offloaded)} devices; llama.cpp takes {DEVICES_MAX}",
-            "Give some devices no layers.",
+            "Give some devices no layers, or let --best choose.",
         )
     reached = [(w, endpoints.get(w.name, w.endpoint)) for w in used_workers(plan)]
     remote = _rpc_devices(reached)

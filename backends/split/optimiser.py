@@ -356,8 +356,10 @@ class _Search:
         start[0, 0] = 0.0
         none = np.zeros((1, len(self._kinds)), dtype=np.uint8)
         self._levels = [_Level(none, start)]
-        deepest = min(sum(len(kind.devices) for kind in self._kinds), DEVICES_MAX)
-        for _ in range(deepest):
+        # Layers of the head's CPU are not offloaded: it is one device more.
+        for _ in range(
+            DEVICES_MAX + any(kind.place.first_only for kind in self._kinds)
+        ):
             level = self._next(self._levels[-1], least)
             if level is None:
                 return
@@ -372,6 +374,8 @@ class _Search:
         is_first = len(self._levels) == 1
         goes_on = (level.costs + self._ahead)[:, :-1].min(axis=1) < below
         for number, kind in enumerate(self._kinds):
+            if len(self._levels) > DEVICES_MAX and not kind.place.first_only:
+                continue
             free = goes_on & (level.counts[:, number] < len(kind.devices))
             if not free.any():
                 continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -23,7 +24,12 @@ from backends.models.header import read_header
 from backends.models.layers import read_model
 from backends.paths import relay_binary
 from backends.split.experts import check_experts
-from backends.split.flags import Placement, check_exact, compile_split
+from backends.split.flags import (
+    DEVICES_MAX,
+    Placement,
+    check_exact,
+    compile_split,
+)
 from backends.split.layout import make_split
 from backends.split.measured import ServerLog, held_split, measured_split
 from backends.state import LayerRange, Plan, WorkerSpec
@@ -34,6 +40,7 @@ from tests.native.stock import (
     ENGINES,
     engine,
     free_port,
+    on_both_engines,
     start,
     start_worker,
     wait_until_up,
@@ -261,6 +268,16 @@ def arrived(load: Load) -> dict[Place, Parts]:
             ends = {"output": device.output, "embedding": device.embedding}
             parts.update((name, end) for name, end in ends.items() if end.tensors)
     return held
+
+
+@on_both_engines
+def test_a_split_has_no_more_devices_than_llama_cpp_takes(version: str) -> None:
+    for n_devices in (DEVICES_MAX, DEVICES_MAX + 1):
+        split = ",".join("1" * n_devices)
+        argv = [engine(version) / "llama-server", "-ts", split, "--version"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        refused = f"got {n_devices} input configs" in done.stderr
+        assert (refused, done.returncode != 0) == ((n_devices > DEVICES_MAX),) * 2
 
 
 @pytest.mark.parametrize(("kind", "counts", "extra"), CASES)

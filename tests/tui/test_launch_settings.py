@@ -202,7 +202,7 @@ WRONG = (
     ("ctx_size", "8", "A context of 8 tokens is too small"),
     ("ctx_size", "999999999", "too large"),
     ("slots", "0", "0 slots cannot be had. Give 1 to 256"),
-    ("workers", "17", "Give 0 to 16."),
+    ("workers", "16", "Give 0 to 15."),
     ("worker_threads", "0", "0 threads cannot be started"),
     ("threads", "5000", "5000 threads cannot be started"),
     ("extra_args", "--port 9", "--port cannot be given to llama-server"),

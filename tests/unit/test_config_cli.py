@@ -77,7 +77,7 @@ def test_a_mistyped_name_is_met_halfway() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "what", "allowed"),
     [
-        ("\nworkers = 0", 2, "workers cannot be 0", "1 to 16"),
+        ("\nworkers = 0", 2, "workers cannot be 0", "1 to 15"),
         ('workers = "two"', 1, "workers cannot be 'two'", "a number"),
         ("# x\napi_prot = 1", 2, "no setting api_prot", "Did you mean api_port or"),
         ("mouse = 1", 1, "mouse cannot be 1", "true or false"),
@@ -128,7 +128,7 @@ def test_problems_are_told_with_their_file_and_fail(file: Path) -> None:
     result = config("check")
     assert result.exit_code == 1
     assert f"{file}:2: workers cannot be 0" in result.output
-    assert "1 to 16" in result.output
+    assert "1 to 15" in result.output
     told = json.loads(config("check", "--json").output)["problems"]
     assert (told[0]["line"], told[0]["what"]) == (2, "workers cannot be 0")
 
@@ -238,7 +238,7 @@ def test_a_running_controller_goes_by_it_before_the_command_ends(
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("workers", "0", "workers cannot be 0. Allowed: a number, 1 to 16"),
+        ("workers", "0", "workers cannot be 0. Allowed: a number, 1 to 15"),
         ("wrokers", "2", "There is no setting wrokers. Did you mean workers?"),
         ("mouse", "perhaps", "mouse cannot be 'perhaps'. Allowed: true or false"),
         ("keys.cluster.stop", "f11", "gives f11 to cluster.launch: cluster.stop lost"),

@@ -58,6 +58,7 @@ from backends.machine_names import LOCAL
 from backends.paths import user_paths
 from backends.server_settings import CTX_MIN, SLOTS_MAX
 from backends.split.cost import Workload, forecast, with_labs
+from backends.split.flags import DEVICES_MAX
 from backends.state import (
     NO_DRAFT,
     Ask,
@@ -247,7 +248,7 @@ async def _planned(
 def _cases(typed: Mapping[str, Any]) -> tuple[Case, ...]:
     """The matrix as typed; what was not typed has its default value alone."""
     axes: dict[str, Any] = {
-        "workers": _integers("--workers", typed["workers"], 0, 16),
+        "workers": _integers("--workers", typed["workers"], 0, DEVICES_MAX),
         "split": typed["splits"],
         "ctx_size": _integers("--context", typed["context"], CTX_MIN, 1 << 30),
         "slots": _integers("--slots", typed["slots"], 1, SLOTS_MAX),

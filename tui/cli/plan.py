@@ -25,7 +25,7 @@ from backends.server_settings import (
 from backends.split.buffers import CACHE_TYPES
 from backends.split.cost import band_text, first_token_text
 from backends.split.experts import experts_text, parse_experts
-from backends.split.flags import parse_split
+from backends.split.flags import DEVICES_MAX, parse_split
 from backends.split.layout import format_range
 from backends.state import (
     AUTO_DRAFT,
@@ -91,7 +91,7 @@ SERVER_OPTIONS = (
 PLAN_OPTIONS: tuple[tuple[Any, ...], ...] = (
     (
         "--workers",
-        click.IntRange(0, 16),
+        click.IntRange(0, DEVICES_MAX),
         "CPU workers to start on this machine; 0 for the head alone. Without --workers "
         "and --peer all peers that are ready take part, or two workers here if there "
         "is none, and no GPU.",

@@ -432,7 +432,7 @@ def test_a_finished_run_is_told_compared_and_written_out(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["m.gguf", "--workers", "2,x"], "list of numbers from 0 to 16"),
+        (["m.gguf", "--workers", "2,x"], "list of numbers from 0 to 15"),
         (["m.gguf", "--slots", "0"], "list of numbers from 1"),
         (["m.gguf", "--slots", ""], "list of numbers from 1"),
         (["m.gguf", "--slots", "9" * 5000], "list of numbers from 1"),

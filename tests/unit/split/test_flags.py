@@ -32,7 +32,7 @@ from backends.state import LayerRange, Plan, WorkerSpec
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Plans of 1…200 layers over 1…16 devices of workers and the head's.
+    """Plans of 1…200 layers over 1…15 devices of workers and the head's.
 
     Workers have up to four devices each; some devices get no layers, the order of the
     split is any, the head's CPU first.
@@ -44,7 +44,7 @@ def plans(draw: st.DrawFn) -> Plan:
         for i, size in enumerate(sizes, 1)
     )
     devices = [device for worker in workers for device in worker.device_ids]
-    devices = draw(st.permutations([*devices[:15], "local/CUDA0"]))
+    devices = draw(st.permutations([*devices[:14], "local/CUDA0"]))
     cuts = draw(
         st.lists(
             st.integers(0, n_layer + 1), min_size=len(devices), max_size=len(devices)
@@ -198,6 +198,20 @@ def test_what_is_not_a_split_is_refused(text: str) -> None:
 
 
 THREE = make_split(12, ["local/CPU", "a/CPU", "b/CPU"], [0, 6, 7])
+
+
+def test_more_devices_than_llama_cpp_takes_are_refused_with_the_way_out() -> None:
+    names = tuple(f"GPU{number}" for number in range(16))
+    worker = WorkerSpec(name="a", devices=names)
+    for used in (15, 16):
+        counts = [int(number < used) for number in range(16)]
+        split = make_split(14 + used - 15, worker.device_ids, counts)
+        plan = Plan(model="m.gguf", split=split, workers=(worker,))
+        if used == 15:
+            compile_split(plan, {})
+        else:
+            with pytest.raises(PlanError, match="uses 16 devices.* takes 15.* --best"):
+                compile_split(plan, {})
 
 
 def test_ranges_skip_empty_devices() -> None:

@@ -230,6 +230,17 @@ def test_a_search_in_part_is_no_worse_than_a_split_that_is_known(
     assert gains
 
 
+@pytest.mark.parametrize("is_lead", [False, True])
+def test_no_more_devices_are_used_than_llama_cpp_takes(is_lead: bool) -> None:
+    """Of the head's CPU it knows nothing, so that is one more."""
+    for n_layers in (15 + is_lead, 16 + is_lead):
+        other = DeviceOffer("", (1.0,) * n_layers, room=1.0)
+        lead = other._replace(device="cpu", first_only=True, least=1)
+        others = [other._replace(device=f"g{n}") for n in range(32)]
+        found = best([*([lead] if is_lead else []), *others], [1] * n_layers)
+        assert (found is not None) == (n_layers == 15 + is_lead)
+
+
 def test_devices_that_are_alike_are_all_found() -> None:
     """Ten alike are eleven states, so that 128 of one kind are still exact."""
     places = [
