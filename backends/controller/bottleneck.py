@@ -19,6 +19,7 @@ from backends.controller.drafting import gains
 from backends.errors import PlanError
 from backends.link.figures import (
     LINK,
+    lab_changed,
     token_parts,
     token_totals,
     why_no_link,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from backends.split.problem import SplitProblem
 
 NEEDS_ANSWER = "Nothing is measured yet: it needs one answer"
+NEEDS_ANSWER_NOW = "Nothing is measured under the present lab yet: it needs one answer"
 FEW_DEVICES = 6
 """Of more devices only those of the longest part give layers away."""
 LUCK_SD = 0.2
@@ -122,6 +124,8 @@ def _why_nothing(snapshot: ClusterSnapshot) -> str:
     plain = [link for link in snapshot.links if link.mode == "plain"]
     if plain:
         return f"The link to {plain[0].worker} is not measured: {plain[0].reason}"
+    if lab_changed(snapshot.links):
+        return NEEDS_ANSWER_NOW
     has_workers = snapshot.plan is None or used_workers(snapshot.plan)
     return (why_no_link(snapshot) if has_workers else "") or NEEDS_ANSWER
 

@@ -39,6 +39,7 @@ class TokenTotals(NamedTuple):
 
 def token_totals(links: Sequence[Link]) -> TokenTotals:
     carried = [link for link in links if link.round_trips_per_token is not None]
+    timed = [link for link in carried if link.head_ms_per_token is not None]
     unread = tuple(link.worker for link in links if link.mode == "plain")
     counted = [] if unread else carried
     workers = tuple(
@@ -49,7 +50,7 @@ def token_totals(links: Sequence[Link]) -> TokenTotals:
             link.down_ms_per_token or 0.0,
             link.wait_ms_per_token or 0.0,
         )
-        for link in carried
+        for link in timed
     )
     return TokenTotals(
         round_trips=_sum(link.round_trips_per_token for link in counted),
@@ -57,10 +58,18 @@ def token_totals(links: Sequence[Link]) -> TokenTotals:
         bytes_down=_sum(link.bytes_down_per_token for link in counted),
         p50_ms=_longest(link.pass_p50_ms for link in carried),
         p99_ms=_longest(link.pass_p99_ms for link in carried),
-        head_ms=_head_ms(carried, workers) if carried else None,
+        head_ms=_head_ms(timed, workers) if timed else None,
         workers=workers,
         unread=unread,
         tokens_per_pass=_longest(link.generation.tokens_per_pass for link in carried),
+    )
+
+
+def lab_changed(links: Iterable[Link]) -> bool:
+    """True if no token was made since the lab of a link changed."""
+    return any(
+        link.round_trips_per_token is not None and link.head_ms_per_token is None
+        for link in links
     )
 
 

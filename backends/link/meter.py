@@ -52,6 +52,8 @@ class Outcomes:
         """Tokens that came out of all passes."""
         self.first_rows = 0
         """Of these, of passes that were fed a prompt: an answer's first token."""
+        self.lab_since_ms = float("-inf")
+        """When the lab of any link last changed."""
         self._worker = ""
         self._at_ms: list[float] = []
         self._outcomes: list[PassShape] = []
@@ -216,6 +218,8 @@ class LinkMeter:
         self.passes: deque[Pass] = deque(maxlen=PASSES_KEPT)
         self._waiting: deque[tuple[Pass, PassShape | None]] = deque()
         self._link = Link(worker=worker, why=why)
+        self._lab_known = False
+        self._shown_since_ms = float("-inf")
         self._throughput = Throughput()
         self._generated = 0
         self._trips = 0
@@ -232,7 +236,11 @@ class LinkMeter:
         """Take one line; whether anything changed."""
         if line.type == "snapshot":
             self._outcomes.known |= line.rows is not None
+            if self._lab_known and line.lab != self._link.lab:
+                self._outcomes.lab_since_ms = line.at_ns / NS_PER_MS
+            self._lab_known = True
             self._link = self._with_counters(line)
+            self.judge()
             return True
         if line.type == "passes":
             paired = self._link.mode == "pair"
@@ -252,7 +260,7 @@ class LinkMeter:
     def judge(self) -> bool:
         """Tell generated passes from prompts, as far as it is known yet.
 
-        Call it when any meter of the cluster took passes. Whether anything changed.
+        Call it when any meter of the cluster took a line. Whether anything changed.
         """
         judged = 0
         while self._waiting:
@@ -264,9 +272,10 @@ class LinkMeter:
             self._generated += one.generated
             self._trips += one.round_trips if one.generated else 0
             judged += 1
-        if judged:
+        changed = bool(judged) or self._shown_since_ms != self._outcomes.lab_since_ms
+        if changed:
             self._link = self._with_passes()
-        return bool(judged)
+        return changed
 
     def _judged(self, one: Pass, own: PassShape | None) -> Pass | None:
         """None while the last layer's relay, or the next pass, may still tell."""
@@ -357,13 +366,19 @@ class LinkMeter:
         return near_ms or None if tunnel_ms is None else near_ms + tunnel_ms
 
     def _with_passes(self) -> Link:
+        """The link with its figures; times are of passes under the present lab alone.
+
+        The head's time has the other links' in it, so a lab on any of them counts.
+        """
+        self._shown_since_ms = since_ms = self._outcomes.lab_since_ms
         generated = (p for p in reversed(self.passes) if p.generated)
         latest = list(islice(generated, TAIL_PASSES))
-        recent = latest[:WINDOW_PASSES]
-        times_ms = pass_times_ms(latest)
-        shown = list(islice(reversed(self.passes), PASSES_SHOWN))
-        made = self._generation(recent)
+        made = self._generation(latest[:WINDOW_PASSES])
         tokens = made.tokens_per_pass
+        latest = [p for p in latest if p.began_ms >= since_ms]
+        recent = latest[:WINDOW_PASSES]
+        present = (p for p in reversed(self.passes) if p.began_ms >= since_ms)
+        shown = list(islice(present, PASSES_SHOWN))
 
         def median_ms(part: Callable[[Pass], float]) -> float | None:
             """A median: the pass after a pause has the pause in its head time."""
@@ -380,7 +395,7 @@ class LinkMeter:
             down_ms_per_token=median_ms(lambda p: p.down_ms),
             wait_ms_per_token=median_ms(lambda p: p.wait_ms),
             pass_p50_ms=_percentile(pass_times_ms(recent), 50),
-            pass_p99_ms=_percentile(times_ms, 99),
+            pass_p99_ms=_percentile(pass_times_ms(latest), 99),
             generation=made,
             passes=tuple(reversed(shown)),
         )

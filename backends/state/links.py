@@ -70,6 +70,11 @@ class Pass(Value, frozen=True, kw_only=True):
         own = self.up_ms + self.compute_ms + self.down_ms + self.wait_ms
         return self.head_ms + own
 
+    @property
+    def began_ms(self) -> float:
+        """When the reply before had come."""
+        return self.at_ms - self.wall_ms
+
 
 class Generation(Value, frozen=True, kw_only=True):
     """The traffic of generating on one link. Prompts do not count.
@@ -96,7 +101,8 @@ class Link(Value, frozen=True, kw_only=True):
     """The way to one worker.
 
     Figures per token are those per pass, divided by the tokens a pass generates; of
-    times the median, of trips and bytes the mean of the latest.
+    times the median, of trips and bytes the mean of the latest. Times are of passes
+    under the present labs, and None before the first.
     """
 
     worker: str
@@ -166,7 +172,7 @@ class Link(Value, frozen=True, kw_only=True):
     lab: Lab | None = None
     commands: dict[str, LinkCommand] = {}
     passes: tuple[Pass, ...] = ()
-    """The latest few, oldest first."""
+    """The latest few under the present labs, oldest first."""
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):

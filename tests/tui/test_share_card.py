@@ -88,6 +88,12 @@ def test_before_an_answer_no_speed_is_made_up() -> None:
         card_of(ClusterSnapshot())
 
 
+def test_a_speed_under_another_lab_is_none_of_this_card() -> None:
+    links = (*SERVING.links[:-1], replace(SERVING.links[-1], head_ms_per_token=None))
+    card = card_of(scene(links=links))
+    assert (card.speed, card.trips) == ("not measured yet", card_of(scene()).trips)
+
+
 def test_the_picture_is_xml_whatever_the_names() -> None:
     plan = scene().plan
     assert plan is not None

@@ -17,7 +17,7 @@ from textwrap import wrap
 import msgspec
 
 from backends.errors import DllmError
-from backends.link.figures import token_parts, token_totals
+from backends.link.figures import lab_changed, token_parts, token_totals
 from backends.redaction import is_secret
 from backends.split.buffers import slot_tokens
 from backends.split.flags import used_workers
@@ -68,7 +68,7 @@ class ShareCard(Value, frozen=True, kw_only=True):
     facts: str
     """Layers, size, and the settings that are not the usual ones."""
     tok_per_s: float | None
-    """Of the last answer; None before the first."""
+    """Of the last answer; None before the first under the present labs."""
     conditions: tuple[str, ...]
     """Context, draft and links while it was measured."""
     segments: tuple[CardSegment, ...]
@@ -103,6 +103,7 @@ def card_of(snapshot: ClusterSnapshot) -> ShareCard:
             "Launch a model: dllm-tui up MODEL.",
         )
     speed, engine = snapshot.speed, snapshot.engine
+    rate = speed.last_tok_per_s or speed.tok_per_s
     n_layer = plan.split.n_layer
     spans = {one.device: format_range(one, n_layer) for one in ranges(plan.split)}
     held = snapshot.measured.buffers if snapshot.measured else ()
@@ -117,7 +118,7 @@ def card_of(snapshot: ClusterSnapshot) -> ShareCard:
     return ShareCard(
         model=model_name(plan.model.rpartition(":")[2]),
         facts=" · ".join(filter(None, facts)),
-        tok_per_s=speed.last_tok_per_s or speed.tok_per_s,
+        tok_per_s=None if lab_changed(snapshot.links) else rate,
         conditions=tuple(_conditions(snapshot, plan)),
         segments=tuple(
             CardSegment(

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from backends.controller.best_plans import Option
-from backends.controller.bottleneck import NEEDS_ANSWER, explain
+from backends.controller.bottleneck import NEEDS_ANSWER, NEEDS_ANSWER_NOW, explain
 from backends.link.figures import token_parts
 from backends.split.cost import with_labs
 from backends.split.layout import counts, devices, make_split
@@ -128,6 +128,7 @@ def test_a_head_alone_is_all_of_a_token() -> None:
     [
         ((), "The links are not measured"),
         ((Link(worker="mini"),), NEEDS_ANSWER),
+        ((Link(worker="mini", round_trips_per_token=1.0),), NEEDS_ANSWER_NOW),
         (
             (Link(worker="mini", mode="plain", reason="RPC 9.0 is not known"),),
             "The link to mini is not measured: RPC 9.0 is not known.",

@@ -305,3 +305,46 @@ def test_buckets_touch_as_the_relay_divides_them(first_ns: int) -> None:
     lower_ns = first_ns >> octave << octave
     upper_ns = lower_ns + (1 << octave) - 1
     assert lower_edge_us(upper_ns / 1000) == pytest.approx(lower_ns / 1000)
+
+
+def under(at_ms: int, lab: dict[str, float] | None = None) -> Line:
+    told = {"type": "snapshot", "at_ns": at_ms * MS, "lab": lab}
+    found = parse(json.dumps(told).encode())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("changed", ["first", "last"])
+def test_times_are_of_passes_under_the_present_labs_alone(changed: str) -> None:
+    """A lab on one link is in the other's time, as time of the head."""
+    pair = Pair()
+    meters = {"first": pair.first, "last": pair.last}
+    for meter in meters.values():
+        meter.take(under(0, {"latency_ms": 10}))
+    pair.run(*[(1, 1)] * 20)
+    for meter in meters.values():
+        meter.take(under(205, {"latency_ms": 10}))
+        assert meter.link.compute_ms_per_token == 2
+    meters[changed].take(under(209))
+    assert meters[changed].judge() is False
+    pair.first.judge()
+    pair.last.judge()
+    for meter in meters.values():
+        link = meter.link
+        assert (link.compute_ms_per_token, link.pass_p50_ms) == (None, None)
+        assert (link.passes, link.pass_p99_ms) == ((), None)
+        assert link.round_trips_per_token == 1, "it is the same under any lab"
+        assert len(meter.passes) == 20, "a trace has all"
+    assert token_totals([pair.first.link, pair.last.link]).head_ms is None
+    pair.run((1, 1), (1, 1))
+    for meter in meters.values():
+        # What began before the change is of both.
+        assert len(meter.link.passes) == 1
+        assert meter.link.pass_p50_ms == 10
+
+
+def test_a_controller_that_comes_later_takes_the_lab_as_it_is() -> None:
+    meter = LinkMeter("w")
+    meter.take(passes(one(20, rows=1)))
+    meter.take(under(30, {"latency_ms": 10}))
+    assert meter.link.compute_ms_per_token == 2

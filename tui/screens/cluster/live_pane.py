@@ -317,11 +317,12 @@ the SSH *tunnel*; Peers and Traffic say why.
 
 **pass** is a typical forward pass: lettered blocks compute (the head first, then each
 worker), `░` is on the way there, `▒` on the way back, `─` waits; together they take its
-*p50*. *p50* and *p99* are of the latest few hundred passes. With several slots at work,
-or a draft model, a pass makes several tokens: then *tok/pass* says how many, and the
-trips of a pass stand after those of a token. The Traffic screen has all of it
-worker by worker. Once answers have ended, the frame has the acceptance of a draft,
-the speed with it and without, if both ran, and that of several clients together.
+*p50*. *p50* and *p99* are of the latest few hundred passes under the present lab. With
+several slots at work, or a draft model, a pass makes several tokens: then *tok/pass*
+says how many, and the trips of a pass stand after those of a token. The Traffic screen
+has all of it worker by worker. Once answers have ended, the frame has the acceptance of
+a draft, the speed with it and without, if both ran, and that of several clients
+together.
 
 **why** names the longest part of a token, as measured, and the one change of the plan
 that is predicted to gain most, with the band that holds nine of ten. **{cluster.why}**
