@@ -28,6 +28,7 @@ from backends.state import (
     ChatChange,
     ChatDelta,
     ChatRequest,
+    ChatTimings,
     ClusterSnapshot,
     ClusterState,
     DraftRequest,
@@ -177,6 +178,7 @@ class QuestionQueue:
         may_wait = bool(self._open[port]) or 0 < speed.slots <= speed.requests_active
         tls = _speaks_tls(cluster.store.snapshot)
         self._open[port] += 1
+        unfinished: ChatTimings | None = None
         try:
             async with (
                 ServerClient(port, tls=tls) as client,
@@ -185,12 +187,16 @@ class QuestionQueue:
                 async for delta in deltas:
                     if delta.failure is not None:
                         delta = await _explained(delta, cluster)
+                    unfinished = delta.timings or unfinished
                     if delta.timings is not None and delta.done:
-                        cluster.serving.meter.answered(delta.timings)
+                        unfinished = None
+                        cluster.serving.answered(delta.timings)
                         layers = split_now(cluster)
                         delta = msgspec.structs.replace(delta, layers=layers)
                     yield delta
         finally:
+            if unfinished is not None and unfinished.tokens > 1:
+                cluster.serving.answered(unfinished)
             self._open[port] -= 1
 
     async def _pieces(

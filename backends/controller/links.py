@@ -201,6 +201,11 @@ class Links:
         held = await gather_or_cancel(map(worker_weights, self._sockets.values()))
         return dict(zip(names, held, strict=True))
 
+    def labs(self) -> dict[str, Lab | None]:
+        """Return the lab that each relay says it has."""
+        links = (reader.meter.link for reader in self._readers.values())
+        return {link.worker: link.lab for link in links if link.protocol}
+
     def passes(self) -> dict[str, tuple[Pass, ...]]:
         return {name: tuple(r.meter.passes) for name, r in self._readers.items()}
 

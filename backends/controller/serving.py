@@ -33,7 +33,15 @@ from backends.split.measured import (
     held_split,
     measured_split,
 )
-from backends.state import ChatTimings, Failure, MeasuredSplit, ModelInfo, Plan, Speed
+from backends.state import (
+    ChatTimings,
+    Failure,
+    Lab,
+    MeasuredSplit,
+    ModelInfo,
+    Plan,
+    Speed,
+)
 from backends.units import format_bytes, format_seconds
 
 log = logging.getLogger(__name__)
@@ -272,6 +280,7 @@ class Serving:
         drafted = any(slot.speculative for slot in slots)
         rows = None if drafted else self._links.rows()
         now = time.monotonic()
+        self.meter.under(self._links.labs())
         if len(slots) == 1:
             self.meter.counted(counts)
         speed = self.meter.read(slots, now, counts.finished_tokens, rows)
@@ -279,11 +288,17 @@ class Serving:
             return speed
         return replace(speed, acceptance=counts.acceptance)
 
+    def answered(self, timings: ChatTimings) -> None:
+        """Take the figures of an answer that ended, or was stopped."""
+        self.meter.under(self._links.labs())
+        self.meter.answered(timings)
+
     async def _quiet(self, agent: AgentSession, log_name: str) -> None:
         # After so long something may have been missed.
         for _ in range(round(SPEED_IDLE_S / LOOK_S)):
             await asyncio.sleep(LOOK_S)
-            if await self.moved(agent, log_name):
+            forgot = self.meter.under(self._links.labs())
+            if forgot or await self.moved(agent, log_name):
                 return
 
     async def moved(self, agent: AgentSession, log_name: str) -> bool:
@@ -411,6 +426,38 @@ def _is_told(difference: float, counter: float) -> bool:
     return difference > 0 and difference >= TOLD_PART * counter
 
 
+class _Reading(NamedTuple):
+    at_s: float
+    tokens: int
+
+
+class _Run:
+    """An answer, or several at a time, from its first token to its last."""
+
+    def __init__(self, now: _Reading) -> None:
+        self._before = self._first = self._latest = now
+
+    def see(self, now: _Reading) -> None:
+        is_begun = self._latest is not self._before
+        if now.tokens > self._latest.tokens:
+            self._latest = now
+            if not is_begun:
+                self._first = now
+        elif not is_begun:
+            # The prompt is still read.
+            self._before = self._first = self._latest = now
+
+    def end(self, now: _Reading) -> float | None:
+        """Return the mean rate; a reading after the end counts a pause as well."""
+        if self._latest is self._before:
+            self._latest = self._first = now
+        begun = self._before if self._latest is self._first else self._first
+        tokens = self._latest.tokens - begun.tokens
+        took_s = self._latest.at_s - begun.at_s
+        # A single token has no speed: reading a conversation ahead makes one.
+        return tokens / took_s if tokens > 1 and took_s > 0 else None
+
+
 class SpeedMeter:
     """Turns readings of the slots into a rate; pure but for what it remembers."""
 
@@ -418,9 +465,8 @@ class SpeedMeter:
         self._decoded: dict[int, tuple[int, int]] = {}
         self._total = 0
         self._rows: int | None = None
-        self._readings: deque[tuple[float, int]] = deque()
-        self._since = 0
-        """The total before what is made now, or was made last."""
+        self._readings: deque[_Reading] = deque()
+        self._run: _Run | None = None
         self._last: float | None = None
         self._last_depth = 0
         self._told = False
@@ -428,9 +474,24 @@ class SpeedMeter:
         self._tasks: set[int] = set()
         self._prompt: float | None = None
         self._counts = Counts()
+        self._labs: dict[str, Lab | None] = {}
+        self._mixed = False
+        """True if labs changed during the last answer: its own figures are of both."""
+
+    def under(self, labs: Mapping[str, Lab | None]) -> bool:
+        """Forget speeds of other labs than these, by worker; whether any changed."""
+        before, self._labs = self._labs, {**self._labs, **labs}
+        changed = any(self._labs[worker] != lab for worker, lab in before.items())
+        if changed:
+            self._last = self._prompt = self._run = None
+            self._told, self._mixed = False, bool(self._tasks)
+            self._readings.clear()
+        return changed
 
     def answered(self, timings: ChatTimings) -> None:
         """Take the figures of a whole answer, which may fit between two readings."""
+        if self._mixed:
+            return
         self._last = timings.tok_per_s or self._last
         self._told = timings.tok_per_s > 0
         if timings.prompt_ms > 0:
@@ -442,6 +503,8 @@ class SpeedMeter:
             # It was not asked, or did not tell.
             return
         before, self._counts = self._counts, counts
+        if self._mixed:
+            return
         tokens = counts.finished_tokens - (before.finished_tokens or 0)
         generating_s = counts.generating_s - before.generating_s
         if tokens > 1 and _is_told(generating_s, counts.generating_s):
@@ -465,8 +528,6 @@ class SpeedMeter:
         out. Without either, what a slot made after its last reading is not seen.
         """
         active = [slot for slot in slots if slot.is_processing]
-        if not self._readings:
-            self._since = self._total
         by_slots = sum(map(self._new, slots))
         by_rows = self._new_rows(rows)
         if finished is not None:
@@ -477,10 +538,7 @@ class SpeedMeter:
         else:
             self._total += by_slots if by_rows is None else by_rows
         rate = self._rate(at, generating=bool(active))
-        self._begin({slot.task for slot in active})
-        # A single token has no speed: reading a conversation ahead makes one.
-        if rate is not None and not self._told and self._total - self._since > 1:
-            self._last = rate
+        self._follow({slot.task for slot in active}, _Reading(at, self._total))
         fullest = max(slots, key=lambda slot: slot.ctx_used, default=Slot(id=0))
         if not active:
             self._last_depth = fullest.n_prompt_tokens + fullest.n_decoded // 2
@@ -496,12 +554,20 @@ class SpeedMeter:
             last_depth=self._last_depth,
         )
 
-    def _begin(self, tasks: set[int]) -> None:
-        # The reported figure is of the answer before.
-        self._told = self._told and tasks <= self._tasks
+    def _follow(self, tasks: set[int], now: _Reading) -> None:
+        """End the run whose tasks are gone, and begin one with others."""
+        if not tasks & self._tasks:
+            mean = self._run.end(now) if self._run and not self._told else None
+            self._last = mean or self._last
+            self._run, self._tasks = None, set()
+        if self._run is None:
+            self._run = _Run(now) if tasks else None
+        else:
+            self._run.see(now)
+        if not tasks <= self._tasks:
+            # The reported figure is of the answer before.
+            self._told = self._mixed = False
         self._tasks |= tasks
-        if not tasks:
-            self._tasks.clear()
 
     def _new_rows(self, rows: int | None) -> int | None:
         before, self._rows = self._rows, rows or 0
@@ -518,8 +584,8 @@ class SpeedMeter:
         """Tokens per second over the window; None when nothing was generated in it."""
         if not generating and not self._readings:
             return None
-        self._readings.append((at, self._total))
-        while self._readings and at - self._readings[0][0] > WINDOW_S:
+        self._readings.append(_Reading(at, self._total))
+        while self._readings and at - self._readings[0].at_s > WINDOW_S:
             self._readings.popleft()
         first_at, first_total = self._readings[0]
         if not generating:

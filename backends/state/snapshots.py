@@ -264,7 +264,7 @@ class Speed(Value, frozen=True, kw_only=True):
     tok_per_s: float | None = None
     """Tokens generated per second, now; None while nothing is generated."""
     last_tok_per_s: float | None = None
-    """The figure of the last finished answer."""
+    """The mean of the last finished answer; None before one under the present labs."""
     prompt_tok_per_s: float | None = None
     requests_active: int = 0
     slots: int = 0

@@ -180,7 +180,7 @@ class PlanEditor:
         if same and before is not None and snapshot.seq < before.seq:
             return False
         self.snapshot = snapshot
-        # While an answer comes the figures of the last one run with it.
+        # Where answers always come, only a run that was learnt from is news.
         learnt_at = snapshot.last_run.at if snapshot.last_run else None
         known, idle = self._answered, snapshot.speed.tok_per_s is None
         if known is None or idle or learnt_at != known[1]:

@@ -41,6 +41,7 @@ from backends.errors import ControllerError
 from backends.state import (
     ChatMessage,
     ChatRequest,
+    ChatTimings,
     ClusterSnapshot,
     Conversation,
     LayerRange,
@@ -284,7 +285,10 @@ async def test_a_disk_that_hangs_takes_one_thread_however_often_it_is_asked(
 # --- Who is asked before: told to who waits, and to nobody else ---
 
 REQUEST = ChatRequest(messages=(ChatMessage(role="user", content="Why?"),))
-PIECE = b'data: {"choices":[{"delta":{"content":"So."}}]}\n\n'
+PIECE = (
+    b'data: {"choices":[{"delta":{"content":"So."}}],'
+    b'"timings":{"predicted_n":7,"predicted_per_second":1.4}}\n\n'
+)
 END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 
@@ -296,6 +300,8 @@ class OneSlot:
         self.let = asyncio.Semaphore(0)
         self._slot = asyncio.Lock()
         self.looks = 0
+        self.ended: list[ChatTimings] = []
+        """The timings of each answer, as the controller was told of them."""
 
     async def slots(self, request: web.Request) -> web.Response:
         self.looks += 1
@@ -328,8 +334,7 @@ async def served(active: int = 0) -> AsyncIterator[tuple[OneSlot, Cluster]]:
     speed = Speed(slots=1, requests_active=active)
     snapshot = ClusterSnapshot(state=State.SERVING, api_url=url, speed=speed)
     store = SimpleNamespace(snapshot=snapshot)
-    meter = SimpleNamespace(answered=lambda timings: None)
-    serving = SimpleNamespace(meter=meter)
+    serving = SimpleNamespace(answered=server.ended.append)
     cluster = SimpleNamespace(store=store, serving=serving, wait_s=60.0)
     try:
         yield server, cast("Cluster", cluster)
@@ -373,6 +378,15 @@ async def test_who_is_alone_is_told_of_nobody_though_the_slot_is_busy(
         server.let.release()
         server.let.release()
         assert (await first).text == "So."
+
+
+async def test_a_stopped_answer_tells_its_own_speed() -> None:
+    async with served() as (server, cluster):
+        server.let.release()
+        async with aclosing(QuestionQueue().answer(cluster, REQUEST)) as deltas:
+            await anext(deltas)
+            assert not server.ended
+        assert [(one.tokens, one.tok_per_s) for one in server.ended] == [(7, 1.4)]
 
 
 async def test_other_clients_are_ahead_too(monkeypatch: pytest.MonkeyPatch) -> None:

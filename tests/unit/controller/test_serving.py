@@ -28,6 +28,7 @@ from backends.state import (
     Acceptance,
     ChatTimings,
     ClusterSnapshot,
+    Lab,
     Layer,
     Link,
     LinkCommand,
@@ -40,6 +41,7 @@ from backends.state import (
 from tests.kit.clusters import Stage
 from tests.kit.virtual_time import in_virtual_time
 
+SLOW = Lab(latency_ms=10)
 IDLE = "0.01.000.000 I srv  update_slots: all slots are idle\n"
 BUSY = "0.01.000.000 I slot launch_slot_: id  0 | task 10 | processing task\n"
 
@@ -65,6 +67,7 @@ class Server:
         self.slot = Slot(id=0, **slot)
         self.count = rows
         self.carried: dict[str, int] = {}
+        self.labs: dict[str, Lab | None] = {"mini": None}
         self.host: Any = LogHost()
         self.asked: list[str] = []
         self.asked_at_s: list[float] = []
@@ -73,6 +76,7 @@ class Server:
         links: Any = SimpleNamespace(
             rows=lambda: self.count,
             carried_bytes=lambda: dict(self.carried),
+            labs=lambda: dict(self.labs),
             heed=lambda speed: self.heed(speed),
         )
         self.serving = Serving(store, links)
@@ -167,6 +171,10 @@ def test_it_is_asked_anew_when_something_moved_or_after_a_while(
     server.heed = lambda speed: server.carried.update(w=len(server.asked))
     follow(server, monkeypatch, seconds=1.5 * LOOK_S)
     assert server.asked_at_s == pytest.approx([0.0, LOOK_S])
+    server.asked_at_s.clear()
+    server.heed = lambda speed: server.labs.update(mini=SLOW)
+    follow(server, monkeypatch, seconds=1.5 * LOOK_S)
+    assert server.asked_at_s == pytest.approx([0.0, LOOK_S])
 
 
 async def test_bytes_on_the_links_are_activity() -> None:
@@ -215,10 +223,55 @@ def test_idle_shows_the_last_speed() -> None:
     meter.read([slot(10)], 0.5)
     idle = meter.read([slot(12, busy=False)], 1.0)
     assert idle.tok_per_s is None
-    assert idle.last_tok_per_s == pytest.approx(12.0)
+    assert idle.last_tok_per_s == pytest.approx(20.0)
     assert meter.read([slot(12, busy=False)], 9.0).last_tok_per_s is not None
     assert idle.last_depth == idle.ctx_used - 6
     assert meter.read([slot(30, task=2)], 10.0).last_depth == idle.last_depth
+
+
+def test_the_last_speed_is_the_mean_of_a_whole_answer() -> None:
+    """However slow its end was, and however long its prompt and what follows."""
+    meter = SpeedMeter()
+    made = [0, 0, 0, 4, 14, 24, 34, 44, 45, 46, 47, 48]
+    told = [meter.read([slot(n)], at * 1.0).last_tok_per_s for at, n in enumerate(made)]
+    assert told == [None] * len(made), "it goes on"
+    idle = meter.read([slot(49, busy=False)], 20.0)
+    assert idle.last_tok_per_s == pytest.approx(44 / 8)
+
+
+def test_an_answer_right_after_another_ends_that() -> None:
+    meter = SpeedMeter()
+    for at, made in enumerate((0, 10, 20, 30)):
+        meter.read([slot(made)], at)
+    assert meter.read([slot(2, task=2)], 4.0).last_tok_per_s == pytest.approx(10)
+
+
+def test_a_speed_under_another_lab_is_forgotten() -> None:
+    meter = SpeedMeter()
+    assert not meter.under({"mini": None})
+    meter.answered(ChatTimings(tok_per_s=20, prompt_tokens=20, prompt_ms=10))
+    assert not meter.under({"mini": None})
+    assert meter.under({"mini": SLOW})
+    idle = meter.read([slot(0, busy=False)], 0.0)
+    assert (idle.last_tok_per_s, idle.prompt_tok_per_s) == (None, None)
+    meter.answered(ChatTimings(tokens=25, tok_per_s=2))
+    assert meter.read([slot(0, busy=False)], 1.0).last_tok_per_s == 2
+
+
+def test_an_answer_under_two_labs_has_the_speed_of_its_end() -> None:
+    meter = SpeedMeter()
+    meter.under({"mini": None})
+    for at, made in enumerate((0, 10, 20, 30)):
+        meter.read([slot(made)], at)
+    meter.under({"mini": SLOW})
+    late = [meter.read([slot(30 + 2 * at)], 3.0 + at).tok_per_s for at in range(4)]
+    assert late == [None, *[pytest.approx(2)] * 3]
+    meter.answered(ChatTimings(tokens=36, tok_per_s=6))
+    assert meter.read([slot(36, busy=False)], 7.0).last_tok_per_s == pytest.approx(2)
+    meter.answered(ChatTimings(tokens=36, tok_per_s=6))
+    meter.read([slot(0, task=2)], 8.0)
+    meter.answered(ChatTimings(tokens=9, tok_per_s=3))
+    assert meter.read([slot(9, busy=False)], 9.0).last_tok_per_s == 3
 
 
 def test_an_answer_between_two_readings_has_the_servers_own_time() -> None:
@@ -271,7 +324,10 @@ def test_what_the_server_told_of_an_answer_stays_until_the_next() -> None:
         idle = meter.read([slot(25, busy=False)], at)
         assert idle.last_tok_per_s == pytest.approx(194.8)
     meter.read([slot(5, task=2)], 10.0)
-    assert meter.read([slot(15, task=2)], 11.0).last_tok_per_s == pytest.approx(10.0)
+    running = meter.read([slot(15, task=2)], 11.0)
+    assert running.last_tok_per_s == pytest.approx(194.8)
+    ended = meter.read([slot(15, task=2, busy=False)], 12.0)
+    assert ended.last_tok_per_s == pytest.approx(10.0)
 
 
 def test_a_single_token_has_no_speed() -> None:
@@ -281,9 +337,11 @@ def test_a_single_token_has_no_speed() -> None:
     meter.read([slot(1)], 0.5)
     assert meter.read([slot(1, busy=False)], 0.6).last_tok_per_s is None
     meter.read([slot(0, task=2)], 9.0)
-    assert meter.read([slot(10, task=2)], 10.0).last_tok_per_s == pytest.approx(10)
-    meter.read([slot(1, task=3)], 20.0)
-    assert meter.read([slot(1, task=3)], 20.5).last_tok_per_s == pytest.approx(10)
+    meter.read([slot(10, task=2)], 10.0)
+    for at in (20.0, 20.5):
+        assert meter.read([slot(1, task=3)], at).last_tok_per_s == pytest.approx(10)
+    idle = meter.read([slot(1, task=3, busy=False)], 21.0)
+    assert idle.last_tok_per_s == pytest.approx(10)
 
 
 def test_a_new_task_starts_from_nothing() -> None:
