@@ -29,9 +29,8 @@ from tui.model.quantities import (
     trips_text,
 )
 from tui.screens.cluster.live_figures import (
-    NO_RELAYS,
     NO_TOKEN,
-    NO_WORKERS,
+    NO_TOKEN_NOW,
     LiveColumn,
     LiveFigures,
     TokenBar,
@@ -224,15 +223,16 @@ async def test_the_bar_is_the_head_then_each_worker(started: Started) -> None:
 
 
 async def test_it_says_why_there_is_no_bar(started: Started) -> None:
-    alone = replace(scenes.HOMELAB_PLAN, workers=())
+    off = replace(scenes.HOMELAB_PLAN, relay=False)
+    before = Link(worker="mini", round_trips_per_token=1.0)
     reasons = (
         (serving(Link(worker="mini"), seq=11), NO_TOKEN),
         (serving(PLAIN, seq=12), "not metered: command 23 is unknown"),
-        (serving(plan=alone, seq=13), NO_WORKERS),
+        (serving(before, seq=13), NO_TOKEN_NOW),
     )
-    async with started(serving(), size=(80, 36)) as (pilot, app, cluster):
+    async with started(serving(plan=off), size=(80, 36)) as (pilot, app, cluster):
         bar, figures = app.query_one(TokenBar), app.query_one(LiveFigures)
-        await until(pilot, lambda: NO_RELAYS in text_of(bar))
+        await until(pilot, lambda: "with --relay off" in text_of(bar))
         assert "trips/tok" not in text_of(figures)
         for snapshot, said in reasons:
             cluster.push(snapshot)

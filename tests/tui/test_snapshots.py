@@ -202,8 +202,9 @@ WAYS = (
     replace(MINI, way="direct"),
     replace(BOX, way="tunnel"),
 )
+WITHOUT_RELAYS = replace(scenes.HOMELAB_PLAN, relay=False)
 LIVE = {
-    "no relays": (serving(), BOTH),
+    "no relays": (serving(plan=WITHOUT_RELAYS), BOTH),
     "a draft": (serving(*SHARING, speed=DRAFTING), BOTH),
     "little room": (serving(MINI, BOX), ((60, 18),)),
     "how data go": (serving(*WAYS), (NORMAL,)),
@@ -230,7 +231,7 @@ async def test_live(started: Started, snap_compare: Snap) -> None:
 
 QUIET = Link(worker="mini", protocol="8.0.0", rtt_ms=3.1)
 TRAFFIC = (
-    ("No relays", (), (), (SMALL,)),
+    ("--relay off", (), (), (SMALL,)),
     ("No token yet", (QUIET,), (), (SMALL,)),
     ("GET_TENSOR", (MINI, BOX), ("j",), BOTH),
     ("attic", (MINI, BOX, PLAIN), ("v", "space"), BOTH),
@@ -244,7 +245,8 @@ async def test_traffic(started: Started, snap_compare: Snap) -> None:
         # Frozen figures do not grow old.
         app.screen.query_one(StatusLine)._clock = lambda: 0.0
         for seq, (text, links, keys, sizes) in enumerate(TRAFFIC, 10):
-            cluster.push(replace(serving(*links), seq=seq))
+            plan = scenes.HOMELAB_PLAN if links else WITHOUT_RELAYS
+            cluster.push(replace(serving(*links, plan=plan), seq=seq))
             await until(pilot, lambda: text in screen_text(app))  # noqa: B023
             # It is drawn a little later.
             await until(pilot, lambda: waterfall.shown == [*links])  # noqa: B023

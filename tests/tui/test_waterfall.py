@@ -8,10 +8,13 @@ from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.pilot import Pilot
 
-from backends.state import Link, Pass
+from backends.link.figures import token_totals
+from backends.state import ClusterSnapshot, Link, Pass, Share
+from tests.tui import scenes
 from tests.tui.helpers import resize, text_of
 from tests.tui.stages import Stage
 from tui.model.quantities import ms_text
@@ -24,7 +27,14 @@ from tui.model.token_time import (
     typical_ms,
     typical_of,
 )
-from tui.widgets.waterfall import NO_RELAYS, NO_TOKEN, NOTHING_RUNS, Waterfall
+from tui.screens.cluster.live_figures import why_no_bar
+from tui.widgets.waterfall import (
+    NO_TOKEN,
+    NO_TOKEN_NOW,
+    NOTHING_RUNS,
+    Waterfall,
+    why_no_rows,
+)
 
 GLYPHS = "·░█▒─"
 
@@ -194,14 +204,31 @@ async def test_what_goes_past_the_scale_is_marked_and_totals_have_room() -> None
         assert len(app.lines) == 1
 
 
+def test_a_head_alone_with_idle_workers_has_no_rows() -> None:
+    plan = scenes.HOMELAB_PLAN
+    shares = (Share(device=f"{plan.head}/CPU", layers=plan.split.n_layer + 1),)
+    alone = replace(plan, split=replace(plan.split, shares=shares))
+    serves = replace(scenes.homelab_serving(), links=(), plan=alone)
+    said = why_no_rows(serves)
+    assert (
+        said == f"There is no link: {plan.head}, the head, runs alone, without workers."
+    )
+    assert f"{why_no_bar(serves, token_totals(()))}." == said
+    assert "--relay off" in why_no_rows(
+        replace(serves, plan=replace(plan, relay=False))
+    )
+    assert why_no_rows(ClusterSnapshot()) == NOTHING_RUNS
+
+
 async def test_it_says_why_there_is_nothing() -> None:
     async with drawn(80, 5) as (app, pilot):
-        for links, running, said in (
-            ((), False, NOTHING_RUNS),
-            ((), True, NO_RELAYS),
-            ((link("mini"),), True, NO_TOKEN),
+        before = replace(link("mini"), round_trips_per_token=1.0)
+        for links, why, said in (
+            ((), "There is no link: x", "There is no link: x"),
+            ((link("mini"),), "", NO_TOKEN),
+            ((before,), "", NO_TOKEN_NOW),
         ):
-            app.waterfall.show(links, running=running)
+            app.waterfall.show(links, why)
             await pilot.pause()
             assert app.lines[0] == said
         plain = Link(worker="[b]", mode="plain", reason="command 23 is unknown")

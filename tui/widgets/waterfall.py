@@ -9,7 +9,8 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from backends.state import Link
+from backends.link.figures import lab_changed, why_no_link
+from backends.state import ClusterSnapshot, ClusterState, Link
 from tui.model.quantities import ms_text, shared_text
 from tui.model.token_time import (
     PARTS,
@@ -22,7 +23,16 @@ from tui.model.token_time import (
     typical_ms,
     typical_of,
 )
-from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
+from tui.widgets.strips import (
+    Drawn,
+    Part,
+    StripWidget,
+    clip,
+    line,
+    parts_width,
+    spread,
+    wrapped,
+)
 
 NAME_CELLS = 10
 NUMBER_CELLS = 8
@@ -34,9 +44,17 @@ NUMBERED = ((0, 1, 2, 3, 4), (1, 2, 3))
 THIN_COMPUTE = "▄"
 FIXED_ROWS = 2
 """Legend and axis."""
-NO_RELAYS = "No relays: launch without --relay off to see where the time goes."
 NO_TOKEN = "No token yet: ask something."
+NO_TOKEN_NOW = "No token under the present lab yet: ask something."
 NOTHING_RUNS = "Nothing runs. Launch a split, then every token shows here."
+
+
+def why_no_rows(snapshot: ClusterSnapshot) -> str:
+    """One sentence; empty where there are links."""
+    if snapshot.state is ClusterState.IDLE:
+        return NOTHING_RUNS
+    why = why_no_link(snapshot)
+    return f"{why}." if why else ""
 
 
 class Waterfall(StripWidget, can_focus=True):
@@ -78,15 +96,16 @@ what was predicted (`~`) for it before; the next prediction learns from the diff
         super().__init__()
         self.scale_ms = 0.0
         """The time that the full width of the bars means."""
-        self._serving = False
+        self._why = NOTHING_RUNS
         self._links: tuple[Link, ...] = ()
         self._tokens: dict[str, list[Times]] = {}
 
-    def show(self, links: tuple[Link, ...], *, running: bool = True) -> None:
+    def show(self, links: tuple[Link, ...], why: str = "") -> None:
+        """Show the tokens on links; ``why`` says why there are none."""
         if len(links) != len(self._links):
             self.refresh(layout=True)
-        if (links, running) != (self._links, self._serving):
-            self._serving, self._links = running, links
+        if (links, why) != (self._links, self._why):
+            self._why, self._links = why, links
             self._tokens = {link.worker: tokens_of(link) for link in links}
             self._fit_scale()
             self.redraw()
@@ -133,12 +152,14 @@ what was predicted (`~`) for it before; the next prediction learns from the diff
     def draw(self, width: int, height: int) -> list[Strip]:
         said = ""
         if not self._links:
-            said = NO_RELAYS if self._serving else NOTHING_RUNS
+            said = self._why
         elif not any(self._tokens.values()):
             plain = all(link.mode == "plain" for link in self._links)
-            said = "" if plain else NO_TOKEN
+            none = NO_TOKEN_NOW if lab_changed(self._links) else NO_TOKEN
+            said = "" if plain else none
         if said:
-            return [line([(said, self.palette.dim)], width)]
+            texts = wrapped(said, width, height)
+            return [line([(text, self.palette.dim)], width) for text in texts]
         shown = self.shown
         fixed = [self._legend(width), self._axis(width)]
         rows = [self._row(link, width) for link in shown]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from backends.link.figures import TokenTotals
+from backends.link.figures import TokenTotals, lab_changed, why_no_link
 from backends.link.transport import TransportKind
 from backends.split.buffers import slot_tokens
 from backends.state import ClusterSnapshot, Link
@@ -261,9 +261,8 @@ class LiveFigures(StripWidget):
 
 
 LABEL = "pass   "
-NO_WORKERS = "no workers: a token never leaves this machine"
-NO_RELAYS = "no relays: what crosses the links is not measured"
 NO_TOKEN = "no token yet"
+NO_TOKEN_NOW = "no token under the present lab yet"
 WIDE_FROM = 70
 GLYPHS = {part.name: part.glyph for part in PARTS} | {"head": PARTS[0].glyph}
 
@@ -330,15 +329,13 @@ class TokenBar(StripWidget):
 
 def why_no_bar(snapshot: ClusterSnapshot, totals: TokenTotals) -> str:
     """In few words; empty when there is a token to draw."""
-    if snapshot.plan is not None and not snapshot.plan.workers:
-        return NO_WORKERS
     if not snapshot.links:
-        return NO_RELAYS
+        return safe_line(why_no_link(snapshot))
     if totals.head_ms is not None:
         return ""
     plain = [link for link in snapshot.links if link.mode == "plain"]
     if len(plain) < len(snapshot.links):
-        return NO_TOKEN
+        return NO_TOKEN_NOW if lab_changed(snapshot.links) else NO_TOKEN
     return f"not metered: {safe_line(plain[0].reason) or 'not understood'}"
 
 

@@ -29,7 +29,7 @@ from tui.widgets.keys import with_keys
 from tui.widgets.panes import BALANCED, PaneLayout, PaneRow
 from tui.widgets.strips import resubtitle
 from tui.widgets.throttle import Throttle
-from tui.widgets.waterfall import Waterfall
+from tui.widgets.waterfall import Waterfall, why_no_rows
 
 DRAW_GAP_S = 1.0
 """Between two pictures: nobody reads twenty tokens that pass four times a second."""
@@ -45,16 +45,14 @@ class TokenPane(Container):
         super().__init__(id=id, classes="pane")
         self.border_title = "Token"
         self.waterfall = Waterfall()
-        self._links: tuple[Link, ...] = ()
-        self._running = False
+        self._shown: tuple[tuple[Link, ...], str] = ((), "")
         self._drawing = Throttle(self, DRAW_GAP_S, self._show)
 
     def compose(self) -> ComposeResult:
         yield self.waterfall
 
     def show(self, snapshot: ClusterSnapshot) -> None:
-        self._links = snapshot.links
-        self._running = snapshot.state is not ClusterState.IDLE
+        self._shown = snapshot.links, why_no_rows(snapshot)
         if self.display:
             self._drawing.ask()
 
@@ -62,7 +60,7 @@ class TokenPane(Container):
         self._drawing.ask()
 
     def _show(self) -> None:
-        self.waterfall.show(self._links, running=self._running)
+        self.waterfall.show(*self._shown)
 
     def focus_default(self) -> None:
         self.waterfall.focus()

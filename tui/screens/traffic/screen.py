@@ -10,7 +10,7 @@ from textual.containers import Container, Vertical
 from textual.strip import Strip
 from textual.widgets import Static
 
-from backends.state import ClusterSnapshot, ClusterState, Link
+from backends.state import ClusterSnapshot, Link
 from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
@@ -44,7 +44,7 @@ from tui.widgets.strips import (
     resubtitle,
 )
 from tui.widgets.table import FilteredTable, TableColumn, fitting_columns
-from tui.widgets.waterfall import Waterfall
+from tui.widgets.waterfall import Waterfall, why_no_rows
 
 NAME_CELLS = 10
 REMARK_CELLS_MIN = 16
@@ -231,9 +231,8 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         super().show_snapshot(snapshot)
-        running = snapshot.state != ClusterState.IDLE
         self.links.show(snapshot.links)
-        self.waterfall.show(snapshot.links, running=running)
+        self.waterfall.show(snapshot.links, why_no_rows(snapshot))
         self.last_run.show(snapshot.last_run)
         self.table.show(snapshot.links)
         self.summarise()
