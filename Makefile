@@ -37,9 +37,9 @@ comma := ,
 # reckons with for every input (entropy) costs more than a short input does.
 FUZZ_OPTIONS := ASAN_OPTIONS=quarantine_size_mb=1:thread_local_quarantine_size_kb=64:malloc_context_size=1
 FUZZ_FLAGS := -close_fd_mask=2 -entropic=0
-HOST_TOOLS := sshd ssh-keygen ssh-agent ip nft ss nsenter unshare openssl fish zsh tcsh busybox systemctl
+HOST_TOOLS := sshd ssh-keygen ssh-agent ip nft ss nsenter unshare openssl fish zsh tcsh busybox systemctl tmux
 HOST_PACKAGES := openssh-server openssh-client iproute2 nftables util-linux openssl fish zsh tcsh busybox \
-  systemd
+  systemd tmux
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dllm-tui
 # Where ccache is, what was compiled once is not compiled again, in another checkout neither.
