@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from textual import events
+from textual.keys import format_key
 from textual.worker import Worker
 
 from backends.state import ClusterSnapshot
@@ -23,6 +26,10 @@ from tui.app.console import ascii_sign
 from tui.model.facts import LiveFacts
 from tui.screens.cluster.live_figures import columns_of
 from tui.screens.logs.screen import LogsScreen
+from tui.widgets.keys import spelled
+from tui.widgets.safe_text import REPLACEMENT
+
+ROOT = Path(__file__).parents[2]
 
 VI = {"down": "j", "up": "k", "first": "g", "last": "G"}
 TYPED_INTO = {
@@ -223,11 +230,41 @@ async def test_ascii_alone_where_it_is_wanted(started: Started) -> None:
         ("é", "e"),
         ("│", "|"),
         ("漢", "??"),
-        ("✓", "v"),
+        ("4.0 µs", "4.0 us"),
     ],
 )
 def test_a_sign_keeps_its_width(sign: str, plain: str) -> None:
-    assert ascii_sign(sign) == plain
+    assert "".join(map(ascii_sign, sign)) == plain
+
+
+APART = ("✓✗▼↓", "┃▕·", "●•◇·", "●•○◌", "·◆✗●", "˙·", "█░▒─")
+"""Signs that stand beside each other and mean different things."""
+
+
+@pytest.mark.parametrize("signs", APART)
+def test_signs_that_differ_do_so_in_ascii(signs: str) -> None:
+    assert len({*map(ascii_sign, signs)}) == len(signs)
+
+
+def test_no_sign_that_is_drawn_has_none_in_ascii() -> None:
+    texts = [
+        node.value
+        for folder in ("tui", "backends")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    signs = {sign for sign in "".join(texts) if sign.isprintable()} - {REPLACEMENT}
+    assert len(signs) > 150
+    assert {sign for sign in signs if ascii_sign(sign) == "?"} == {"?"}
+
+
+@pytest.mark.parametrize("key", ["enter", "left,right", "up"])
+def test_no_key_is_written_as_another_in_ascii(key: str) -> None:
+    """``⏎`` and ``←→`` would be ``<`` and ``<>``, which are keys."""
+    shown = "".join(map(format_key, key.split(",")))
+    written = spelled(SimpleNamespace(ascii_only=True), shown)  # type: ignore[arg-type]
+    assert written == key.replace(",", "/")
 
 
 async def test_a_terminal_without_focus_is_painted_rarely(started: Started) -> None:

@@ -37,7 +37,7 @@ class Look(NamedTuple):
 LOOKS = (
     Look(80, 24, "dllm-dark", ("╭─ Split ──", "Live", "│ › ", "● serving", "◆")),
     Look(240, 67, "dllm-light", ("╭─ Peers ──", "╭─ Token ──", "7 Machines")),
-    Look(80, 24, "dllm-dark", ("+- Split --", "@ serving"), ("--ascii",)),
+    Look(80, 24, "dllm-dark", ("+- Split --", "@ serving", "space play"), ("--ascii",)),
 )
 
 

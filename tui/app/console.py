@@ -18,6 +18,7 @@ from rich.segment import Segment
 from textual import events, on
 from textual.actions import ActionParseResult
 from textual.app import App
+from textual.binding import Binding
 from textual.color import Color
 from textual.dom import DOMNode
 from textual.events import Event
@@ -36,7 +37,7 @@ from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable, Raw, offered
 from tui.model.editor import PlanEditor
 from tui.model.events import TOASTS_MAX, Happening, Severity
-from tui.widgets.keys import takes_text, with_keys
+from tui.widgets.keys import spelled, takes_text, with_keys
 from tui.widgets.safe_text import safe, safe_line
 
 if TYPE_CHECKING:
@@ -62,14 +63,13 @@ class SafeLines(LineFilter):
 
 _SIGNS = {
     **dict(zip(" ▁▂▃▄▅▆▇█", " _.-=+*%#", strict=True)),
-    **dict(zip("░▒▓╱▕▏▌▐", ".:%/||||", strict=True)),
-    **dict(zip("─━═│┃║┊╎╵╷", "--=|||::||", strict=True)),
+    **dict(zip("░▒▓╱▕▏▎▍▌▋▊▉▐■▀▔", ".:%/|||||###|#'-", strict=True)),
+    **dict(zip("─━═┈│┃║┊╎╵╷", "--=-|##::||", strict=True)),
     **dict(zip("╭╮╰╯┌┐└┘┬┴├┤┼", "+++++++++++++", strict=True)),
-    **dict(zip("●•○◌◐◑◔◕", "@*o.ccCC", strict=True)),
-    **dict(zip("✓✗▸▼▲◂→←↑↓⏎›‹…", "vx>v^<><^v<><.", strict=True)),
-    **dict(zip("·×–—≠±‖❯▶█", ".x--#+|>>#", strict=True)),
-    "₂": "2",
-    "°": "o",
+    **dict(zip("●•○◌◐◑◔◕◇◆", "@*o.ccCCo*", strict=True)),
+    **dict(zip("✓✗▸▾▼▲△◂→←↑↓⏎⌫␣›‹…", "+x>vV^A<><^v$<_><.", strict=True)),
+    **dict(zip("·˙×–—−≠≈≤≥±‖❯▶", ".'x---#~<>~|>>", strict=True)),
+    **dict(zip("“”„‘’µμΣ₂°", '"""\'\'uuS2o', strict=True)),
 }
 
 
@@ -129,6 +129,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         """True if the user wants the token pulse."""
         self._keep_copy = keep_copy
         self._kept_where = f"; a copy is in {kept_where}" if kept_where else ""
+        self.ascii_only = ascii_only
         self._ascii_lines = [AsciiLines()] if ascii_only else []
         self.event_log: deque[Happening] = deque(maxlen=TOASTS_MAX)
         """The last toasts, oldest first."""
@@ -298,6 +299,9 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), self._safe_lines, *self._ascii_lines]
+
+    def get_key_display(self, binding: Binding) -> str:
+        return spelled(self, super().get_key_display(binding))
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy text; what is pasted into a terminal must not drive it either.

@@ -26,7 +26,7 @@ from tui.app.messages import Raw
 from tui.model.facts import warnings
 from tui.model.names import SCREENS, model_name
 from tui.model.quantities import newest_rate
-from tui.widgets.keys import with_keys
+from tui.widgets.keys import spelled, with_keys
 from tui.widgets.panes import BALANCED, Arrangement, PaneLayout, PaneRow
 from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
 from tui.widgets.worker_reports import report_worker
@@ -287,7 +287,7 @@ class KeyBar(StripWidget):
 
 def _shown_key(app: App[object], binding: Binding) -> str:
     if binding.key_display and not binding.key.startswith("ctrl+"):
-        return binding.key_display
+        return spelled(app, binding.key_display)
     key = app.get_key_display(binding.with_key(binding.key))
     return key.upper() if binding.key in FUNCTION_KEYS else key
 

@@ -23,7 +23,7 @@ def key_of(app: App[Any], action_id: str, *, typing: bool = False) -> str:
     keys = shown_keys(app, action_id)
     action = action_of(action_id)
     if action.display and not typing and action_id not in _remapped(app):
-        return action.display
+        return spelled(app, action.display)
     return next((shown for key, shown in keys if not typing or _untyped(key)), "")
 
 
@@ -42,6 +42,27 @@ def key_link(app: App[Any], action_id: str, verb: str, *, typing: bool = False) 
     keys = [key for key, _ in shown_keys(app, action_id)]
     pressed = next((key for key in keys if not typing or _untyped(key)), keys[0])
     return f"[@click=app.press_key({pressed!r})]{escape(f'{shown} {verb}')}[/]"
+
+
+_SPELLED = {
+    "←→": "left/right",
+    "↑↓": "up/down",
+    "←": "left",
+    "→": "right",
+    "↑": "up",
+    "↓": "down",
+    "⏎": "enter",
+    "⌫": "backspace",
+    "␣": "space",
+}
+
+
+def spelled(app: App[Any], keys: str) -> str:
+    """Keys as they are written, in words where there is only ASCII: ``<`` is a key."""
+    if getattr(app, "ascii_only", False):
+        for sign, word in _SPELLED.items():
+            keys = keys.replace(sign, word)
+    return keys
 
 
 def _remapped(app: App[Any]) -> dict[str, str]:
