@@ -48,8 +48,11 @@ class Tmux:
         self._socket = folder / "s"
         size = ("-x", str(look.columns), "-y", str(look.rows))
         argv = [PROGRAM, "--theme", look.theme, *look.options, "--replay", TOUR]
-        wanted = {"COLORTERM": "truecolor", "TERM": "xterm-256color"}
-        self("new-session", "-d", *size, *map(str, argv), env=os.environ | wanted)
+        # With the size that pytest's processes are told, no other would be seen.
+        sized = ("COLUMNS", "LINES")
+        env = {name: value for name, value in os.environ.items() if name not in sized}
+        env |= {"COLORTERM": "truecolor", "TERM": "xterm-256color"}
+        self("new-session", "-d", *size, *map(str, argv), env=env)
         self("set-option", "-s", "set-clipboard", "on")
 
     def __call__(self, *args: str, env: dict[str, str] | None = None) -> str:
