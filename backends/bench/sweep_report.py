@@ -107,7 +107,7 @@ def _svg(sweep: Sweep) -> Iterator[str]:
     yield from _lines(sweep, at)
     legend = [(MEASURED, "● measured"), (PREDICTED, "— predicted, and its band")]
     if any(one.disturbed for one in sweep.measured):
-        legend.append((DISTURBED, "● measured, disturbed by other work"))
+        legend.append((DISTURBED, "○ measured, disturbed by other work"))
     for row, (colour, label) in enumerate(legend):
         yield _text(right - 8, TOP + 14 + 18 * row, label, anchor="end", colour=colour)
     yield "</svg>"
@@ -127,8 +127,10 @@ def _lines(
     yield f'<polyline points="{path(curve)}" {pen}/>'
     for one in sweep.measured:
         x, y = at(one.latency_ms, one.tok_per_s or 0.0)
-        colour = DISTURBED if one.disturbed else MEASURED
-        yield f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"/>'
+        drawn = f'fill="{MEASURED}"'
+        if one.disturbed:
+            drawn = f'fill="{GROUND}" stroke="{DISTURBED}" stroke-width="2"'
+        yield f'<circle cx="{x}" cy="{y}" r="4" {drawn}/>'
 
 
 def _text(

@@ -9,7 +9,14 @@ import xml.etree.ElementTree as ET
 import pytest
 from msgspec.structs import replace
 
-from backends.bench.sweep_report import axis_end, sweep_csv, sweep_svg, sweep_text
+from backends.bench.sweep_report import (
+    DISTURBED,
+    GROUND,
+    axis_end,
+    sweep_csv,
+    sweep_svg,
+    sweep_text,
+)
 from backends.state.sweeps import Sweep, SweepPoint, SweepRequest
 
 POINTS = (
@@ -62,6 +69,16 @@ def test_the_picture_has_the_points_over_the_curve() -> None:
     assert heights[0] > at[0][1]
     assert heights[1] < at[1][1]
     assert "<a&b>.gguf" in "".join(root.itertext())
+
+
+def test_a_disturbed_step_is_told_by_more_than_its_colour() -> None:
+    root = ET.fromstring(sweep_svg(SWEEP))
+    measured, disturbed = root.findall("{*}circle")
+    assert "stroke" not in measured.attrib
+    assert disturbed.attrib["fill"] == GROUND
+    assert disturbed.attrib["stroke"] == DISTURBED
+    legend = [text.text or "" for text in root.findall("{*}text")]
+    assert any("○" in one and "disturbed" in one for one in legend)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from tui.widgets.sources import predicted
 from tui.widgets.strips import Drawn, fitting
 
 LEGENDS = (
-    "● measured   ··· predicted   ░ nine of ten runs",
+    "● measured   ○ disturbed   ··· predicted   ░ nine of ten runs",
+    "● measured   ○ disturbed   ··· predicted",
     "● measured   ··· predicted",
 )
 HOW = (
@@ -85,7 +86,8 @@ class SweepPlot(Plot):
             canvas.put((latency_ms, told), "", palette.dim)
         for one in self.sweep.measured:
             style = palette.warn if one.disturbed else palette.ok
-            canvas.put((one.latency_ms, one.tok_per_s or 0.0), "●", style)
+            sign = "○" if one.disturbed else "●"
+            canvas.put((one.latency_ms, one.tok_per_s or 0.0), sign, style)
         legend = fitting(LEGENDS, canvas.width - 10)
         canvas.text(0, canvas.width - len(legend), legend, palette.dim)
 
