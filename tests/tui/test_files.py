@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import stat
+from itertools import combinations
+from math import dist
 from pathlib import Path
 
 import pytest
-from textual.color import Color
+from textual.color import Color, rgb_to_lab
 from textual.theme import BUILTIN_THEMES
 
 from backends.errors import DllmError
@@ -15,7 +17,15 @@ from tui.app import theming
 from tui.model.files import BUILTIN_FOLDER, Remembered, recall, remember
 from tui.widgets.palette import palette_from
 
-OURS = ("dllm-dark", "dllm-light", "dllm-ansi", "dllm-colour-blind")
+OURS = (
+    "dllm-dark",
+    "dllm-light",
+    "dllm-ansi",
+    "dllm-colour-blind",
+    "dllm-colour-blind-light",
+)
+COLOURED = [name for name in OURS if name != "dllm-ansi"]
+COLOUR_BLIND = [name for name in OURS if "colour-blind" in name]
 
 
 def write(folder: Path, change: tuple[str, str], name: str = "mine") -> Path:
@@ -41,20 +51,23 @@ def test_there_are_no_other_files_among_our_themes() -> None:
     assert errors == []
 
 
+def linear_rgb(text: str) -> list[float]:
+    channels = [c / 255 for c in Color.parse(text).rgb]
+    return [
+        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+    ]
+
+
 def contrast(one: str, other: str) -> float:
     def luminance(text: str) -> float:
-        channels = [c / 255 for c in Color.parse(text).rgb]
-        linear = [
-            c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4
-            for c in channels
-        ]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        red, green, blue = linear_rgb(text)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (bright + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("name", [name for name in OURS if name != "dllm-ansi"])
+@pytest.mark.parametrize("name", COLOURED)
 def test_text_can_be_read_on_its_ground(name: str) -> None:
     """WCAG 2 asks for 4.5; every ground of the console is looked at."""
     theme = theming.find_theme(name, [BUILTIN_FOLDER])
@@ -66,10 +79,80 @@ def test_text_can_be_read_on_its_ground(name: str) -> None:
         assert ground
         assert theme.foreground
         assert contrast(theme.foreground, ground) > 7
-        for key in ("ok", "warn", "bad", "dim", *devices):
+        assert contrast(theme.primary, ground) >= 4.5
+        for key in ("ok", "warn", "bad", "dim", "pane-title", *devices):
             assert contrast(v[key], ground) >= 4.5, (key, ground)
     for device in devices:
         assert contrast(v["device-text"], v[device]) >= 4.5, device
+
+
+@pytest.mark.parametrize("name", COLOURED)
+def test_text_can_be_read_where_it_is_selected_and_under_the_pulse(name: str) -> None:
+    theme = theming.find_theme(name, [BUILTIN_FOLDER])
+    assert theme is not None
+    v = theme.to_color_system().generate() | theme.variables
+    for base in (theme.background, theme.surface, theme.panel):
+        for over in ("screen-selection", "input-selection", "block-cursor-blurred"):
+            ground = Color.parse(base or "") + Color.parse(v[f"{over}-background"])
+            text = ground + Color.parse(v[f"{over}-foreground"])
+            assert contrast(text.hex, ground.hex) >= 4.5, (over, base)
+    cursor = Color.parse(v["block-cursor-background"])
+    assert v["block-cursor-foreground"] == "auto 87%"
+    text = cursor + cursor.get_contrast_text(0.87)
+    assert contrast(text.hex, cursor.hex) >= 4.5
+    pulse = palette_from(v).pulse
+    assert pulse.color
+    assert pulse.bgcolor
+    assert (
+        contrast(pulse.color.get_truecolor().hex, pulse.bgcolor.get_truecolor().hex)
+        >= 4.5
+    )
+
+
+# Machado and others, 2009: what a person without one kind of cone sees, in linear RGB.
+VISIONS = {
+    "protan": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deutan": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritan": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+
+
+def seen_by(vision: str, text: str) -> tuple[float, float, float]:
+    """Where a colour is in CIELAB for somebody with this vision."""
+    linear = linear_rgb(text)
+    channels = [
+        sum(a * b for a, b in zip(row, linear, strict=True)) for row in VISIONS[vision]
+    ]
+    gamma = [
+        12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055
+        for c in (min(max(c, 0), 1) for c in channels)
+    ]
+    lab = rgb_to_lab(Color(*(round(255 * c) for c in gamma)))
+    return lab.L, lab.a, lab.b
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("name", COLOUR_BLIND)
+def test_colours_are_told_apart_with_every_vision(name: str, vision: str) -> None:
+    theme = theming.find_theme(name, [BUILTIN_FOLDER])
+    assert theme is not None
+    devices = [f"device-{number}" for number in range(1, 9)]
+    for keys in (("ok", "warn", "bad"), devices):
+        places = {key: seen_by(vision, theme.variables[key]) for key in keys}
+        for one, other in combinations(keys, 2):
+            assert dist(places[one], places[other]) >= 20, (one, other)
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN_THEMES))

@@ -15,6 +15,7 @@ from backends.errors import DllmError
 from tui.widgets.palette import DEVICE_COLOURS
 
 DEFAULT_THEME = "dllm-dark"
+SELECTION_ALPHA = 0.35
 
 
 class ThemeError(DllmError):
@@ -155,5 +156,11 @@ def _theme(file: ThemeFile) -> Theme:
     variables = values.pop("console") | devices | values.pop("variables")
     if file.ansi:  # Textual's own stylesheet needs them, or the app ends.
         own = {"ansi-background": "ansi_black", "ansi-foreground": "ansi_white"}
-        variables = own | variables
+    else:  # Of Textual's selection shines through what is selected: hard to read.
+        selection = Color.parse(file.primary).with_alpha(SELECTION_ALPHA).hex
+        own = {
+            "screen-selection-background": selection,
+            "screen-selection-foreground": file.foreground,
+        }
+    variables = own | variables
     return Theme(**values, variables=variables)
