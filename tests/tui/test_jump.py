@@ -18,6 +18,7 @@ from tui.dialogs.jump import JumpDialog, labels, targets_of
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.peers_pane import PeerList
 from tui.screens.cluster.split_bar import SplitBar
+from tui.screens.layers.table import LayerTable
 
 
 @pytest.mark.parametrize("count", [0, 1, 26, 27, 300, 676])
@@ -118,3 +119,27 @@ async def test_it_is_reached_from_a_text_field_and_left(started: Started) -> Non
         # The notice of the smallest size covers everything.
         await resize(pilot, 50, 15)
         assert not targets_of(app.screen)
+
+
+async def test_a_row_of_a_table_is_jumped_to_wherever_it_is_scrolled(
+    started: Started,
+) -> None:
+    async with started(size=(80, 24)) as (pilot, app, _):
+        await pilot.press("f2")
+        await until(pilot, lambda: app.screen.query(LayerTable))
+        table = app.screen.query_one(LayerTable)
+        await until(pilot, lambda: table.has_focus and table.row_count > 40)
+        for key, hidden in (("home", False), ("end", True)):
+            await pilot.press(key)
+            await until(pilot, lambda: bool(table.scroll_y) is hidden)  # noqa: B023
+            screen = await shown(pilot)
+            rows = [t for t in screen._targets.items() if t[1].widget is table]
+            in_sight = table.scrollable_content_region.height - table.header_height
+            headings = len(table.column_keys)
+            assert len(rows) == headings + in_sight
+            name, target = rows[headings + 3]
+            await pilot.press(*name)
+            there = int(table.scroll_y) + 3
+            assert target.at.y == table.content_region.y + table.header_height + 3
+            await until(pilot, lambda: table.cursor_row == there)  # noqa: B023
+            assert not app.screen.is_modal

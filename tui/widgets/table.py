@@ -164,6 +164,14 @@ class SortableTable(DataTable[Text], Generic[Row]):
         row = min(max(self.cursor_row + rows, 0), last)
         self.move_cursor(row=row, animate=False)
 
+    # Textual's Home and End go along the row, to its first and last cell.
+
+    def action_scroll_home(self) -> None:
+        self.move(-self.row_count)
+
+    def action_scroll_end(self) -> None:
+        self.move(self.row_count)
+
     def list_rows(self, *, keep_cursor: bool = True, follow: bool = False) -> None:
         """Bring rows, cells and order up to date.
 
@@ -256,9 +264,12 @@ class SortableTable(DataTable[Text], Generic[Row]):
         return Text(title.rjust(width) if column.right else title)
 
     def press_spots(self) -> list[Offset]:
-        """Give the heading of each column, where a click sorts by it."""
+        """Give the columns' headings, which sort by them, and the rows in sight."""
         widths = (column.get_render_width(self) for column in self.ordered_columns)
-        return [Offset(x, 0) for x in accumulate(widths, initial=0)][:-1]
+        headings = [Offset(x, 0) for x in accumulate(widths, initial=0)][:-1]
+        room = self.scrollable_content_region.height - self.header_height
+        n_rows = min(room, self.row_count - round(self.scroll_y))
+        return [*headings, *(Offset(0, self.header_height + y) for y in range(n_rows))]
 
     def label_columns(self) -> None:
         titles = {column.key: self._label(column) for column in self._layout}
