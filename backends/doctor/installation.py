@@ -22,6 +22,7 @@ from backends.errors import DllmError, MachineError
 from backends.machines.agent import Orphan
 from backends.machines.local import describe_here, local_agent_for_now
 from backends.mesh.quic_library import INSTALL, iroh_library, iroh_version
+from backends.mesh.relay_access import RelayFile, try_relay
 from backends.models.download import demo_model
 from backends.models.layers import read_model
 from backends.paths import Paths, make_private, relay_binary
@@ -91,17 +92,21 @@ async def _compiler(paths: Paths) -> Check:
     )
 
 
-async def _quic(_: Paths) -> Check:
+async def _quic(paths: Paths) -> Check:
     if not iroh_version():
         detail = "iroh is not installed: lent machines are reached by TCP alone"
         return Check(name="quic", detail=detail, fix=INSTALL)
+    relay = RelayFile(paths.relays_file).own
     try:
         await iroh_library()
+        if relay is not None:
+            await try_relay(relay)
     except MachineError as error:
         return Check(
             name="quic", verdict=Verdict.WARN, detail=error.what, fix=error.hint
         )
-    return Check(name="quic", detail=f"iroh {iroh_version()} works")
+    by = f", and the relay {relay.url} answers" if relay else ""
+    return Check(name="quic", detail=f"iroh {iroh_version()} works{by}")
 
 
 async def _model(paths: Paths) -> Check:

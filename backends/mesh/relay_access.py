@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import re
 import secrets
 from hashlib import sha256
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+log = logging.getLogger(__name__)
+
 RELAY_PORT = 50090
 KEY_BYTES = 16
+TRY_S = 5.0
 _KEY = re.compile(r"[A-Za-z0-9_-]{0,64}")
 _URL = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]{1,255}/?")
 
@@ -67,6 +71,41 @@ def parse_access(text: str) -> RelayAccess:
             "That is no relay", "One looks like http://203.0.113.5:50090#KEY."
         )
     return RelayAccess(url=url.rstrip("/"), key=key)
+
+
+async def try_relay(access: RelayAccess) -> None:
+    """Ask a relay whether it takes this key.
+
+    Raises:
+        MachineError: it does not, or does not answer.
+    """
+    import aiohttp
+
+    headers = {"Authorization": f"Bearer {access.key}"} if access.key else {}
+    limit = aiohttp.ClientTimeout(total=TRY_S)
+    try:
+        async with (
+            aiohttp.ClientSession(headers=headers, timeout=limit) as session,
+            session.get(f"{access.url}/relay", allow_redirects=False) as answer,
+        ):
+            status = answer.status
+    except (OSError, TimeoutError, aiohttp.ClientError) as error:
+        log.info("%s does not answer: %r", access.url, error)
+        raise MachineError(
+            f"The relay {access.url} does not answer",
+            "Is it running, and its port open for TCP?",
+        ) from error
+    if status in (401, 403):
+        raise MachineError(
+            f"The relay {access.url} refuses the key",
+            "Take what dllm-tui relay access shows there: dllm-tui relay use -.",
+        )
+    # Without the words of a WebSocket it refuses the request itself, as it should.
+    if status >= 500 or status == 404:
+        raise MachineError(
+            f"The relay {access.url} serves nobody now (HTTP {status})",
+            "It may be full, or something else answers there.",
+        )
 
 
 def own_relay_key(file: Path, *, anew: bool = False) -> str:

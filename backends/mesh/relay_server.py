@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from backends.errors import MachineError
-from backends.mesh.connection_limits import Crowd, counted_as
+from backends.mesh.connection_limits import Crowd, StrangerLog, counted_as
 
 if TYPE_CHECKING:
     import socket
@@ -76,7 +76,8 @@ class RelayServer:
     """Passes datagrams on between those who have the key.
 
     ``rate_bytes_s`` is the most that each of them may send; all together may send
-    eight times that. Who shows no key within ``stranger_s`` is sent away.
+    eight times that. Who shows no key within ``stranger_s`` is sent away. ``say`` takes
+    a line about each that is refused.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class RelayServer:
         rate_bytes_s: float = RATE_BYTES_S,
         clients_max: int = CLIENTS_MAX,
         stranger_s: float = STRANGER_S,
+        say: Callable[[str], None] = log.info,
     ) -> None:
         self.traffic = RelayTraffic()
         self._key = key
@@ -93,6 +95,7 @@ class RelayServer:
         self._clients: dict[bytes, web.WebSocketResponse] = {}
         self._crowd = Crowd(clients_max, CLIENTS_OF_ONE_MAX)
         self._stranger_s = stranger_s
+        self._say = StrangerLog(say)
         self._with_key: set[asyncio.BaseTransport | None] = set()
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
@@ -198,7 +201,7 @@ class RelayServer:
 
     def _refuse(self, address: str, why: str) -> None:
         self.traffic.refused += 1
-        log.info("%s was refused: %s", address, why)
+        self._say(f"{address or 'somebody'} was refused: {why}")
 
     async def _pass_on(self, client: web.WebSocketResponse, node: bytes) -> None:
         if (before := self._clients.get(node)) is not None:

@@ -34,7 +34,7 @@ from backends.mesh.messages import DIALLED
 from backends.mesh.pairings import PairedConsole, with_console
 from backends.mesh.quic import QuicEndpoint, QuicSocket
 from backends.mesh.quic_dial import QuicDialler
-from backends.mesh.relay_access import RelayFile
+from backends.mesh.relay_access import RelayFile, try_relay
 from backends.mesh.server import OPTIONS, WorkerServer
 from backends.mesh.token import TokenKind, new_token, place
 from backends.printable import printable
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from backends.mesh.dialling import Dial
     from backends.mesh.pairings import PairingFile
     from backends.mesh.quic_place import QuicPlace
+    from backends.mesh.relay_access import RelayAccess
     from backends.mesh.tenants import Tenants
     from backends.mesh.token import Token
     from backends.paths import Paths
@@ -57,6 +58,8 @@ BEAT_S = 2.0
 SILENT_S = 8.0
 """So long a console is silent before it is dialled anew, beside that connection."""
 JOIN_S = 30.0
+RELAY_S = 5.0
+"""A relay that is up takes us sooner."""
 
 
 class Worker:
@@ -72,6 +75,7 @@ class Worker:
         self._announced: tuple[FoundWorker, Sequence[str]] | None = None
         self._listening: socket.socket | None = None
         self._quic: QuicEndpoint | None = None
+        self._meeting: asyncio.Task[None] | None = None
         # Who dials needs no lasting node id; another worker here would have the same.
         self._dialler = QuicDialler(paths, secrets.token_bytes(32))
         self._held: int | None = None
@@ -131,8 +135,24 @@ class Worker:
         except MachineError as error:
             self.tenants.say(f"reached by TCP alone: {error}")
             return
-        by = f", and by the relay {relay.url}" if relay else ""
-        self.tenants.say(f"reached by QUIC, too{by}")
+        self.tenants.say("reached by QUIC, too")
+        if relay is not None:
+            self._meeting = asyncio.create_task(self._meet(self._quic, relay))
+
+    async def _meet(self, quic: QuicEndpoint, relay: RelayAccess) -> None:
+        """Say whether a relay takes us, and again once it does."""
+        try:
+            async with asyncio.timeout(RELAY_S):
+                await quic.online()
+        except TimeoutError:
+            try:
+                await try_relay(relay)
+                why = "It answers, but takes us not."
+            except MachineError as error:
+                why = str(error)
+            self.tenants.say(f"not reached by the relay yet: {why}")
+            await quic.online()
+        self.tenants.say(f"reached by the relay {relay.url}, too")
 
     async def run(self) -> None:
         """Serve until cancelled; then everything that runs for others is ended."""
@@ -156,7 +176,7 @@ class Worker:
                 await self._look()
                 await asyncio.sleep(LOOK_S)
         finally:
-            ending = (accepting, by_quic, announcing)
+            ending = (accepting, by_quic, announcing, self._meeting)
             await end_tasks(*ending, *self._dialling.values())
             if self._listening is not None:
                 self._listening.close()

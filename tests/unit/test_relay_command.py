@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +15,7 @@ from backends.mesh.relay_access import RelayFile
 from backends.paths import user_paths
 from tui.cli.main import cli
 
+RELAY = "http://relay.example.org:50090"
 pytestmark = pytest.mark.usefixtures("new_user")
 
 
@@ -21,7 +23,8 @@ def run(*args: str, **more: Any) -> Result:
     return CliRunner().invoke(cli, args, **more)
 
 
-def test_what_one_host_shows_another_uses() -> None:
+def test_what_one_host_shows_another_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.cli.relay.try_relay", AsyncMock())
     shown = run("relay", "access", "--address", "relay.example.org").stdout
     assert shown == run("relay", "access", "--address", "relay.example.org").stdout
     assert shown.startswith("http://relay.example.org:50090#")
@@ -32,7 +35,12 @@ def test_what_one_host_shows_another_uses() -> None:
     assert file.own.text == shown.strip()
     assert file.own.key not in used.output
     told = run("relay", "use", "-", "--json", input=shown).stdout
-    assert json.loads(told) == {"relay": "http://relay.example.org:50090"}
+    assert json.loads(told) == {"relay": RELAY, "problem": ""}
+    with monkeypatch.context() as patch:
+        down = AsyncMock(side_effect=MachineError("It does not answer"))
+        patch.setattr("tui.cli.relay.try_relay", down)
+        assert "does not answer" in run("relay", "use", "-", input=shown).output
+    assert file.own.url == RELAY
     assert run("relay", "leave").exit_code == 0
     assert file.own is None
 

@@ -18,6 +18,7 @@ from backends.mesh.relay_access import (
     RelayFile,
     own_relay_key,
     parse_access,
+    try_relay,
 )
 from backends.paths import user_paths
 from backends.service.manager import ServiceState
@@ -86,7 +87,7 @@ async def run_relay(listen: str, rate: str, clients: int, as_json: bool) -> None
 
     address, port = parse_place(listen, RELAY_PORT)
     key = own_relay_key(user_paths().relay_key_file)
-    server = RelayServer(key, _rate(rate), _clients(clients))
+    server = RelayServer(key, _rate(rate), _clients(clients), say=told)
     async with AsyncExitStack() as stack:
         listening = listening_at(address, port)
         stack.callback(listening.close)
@@ -151,7 +152,7 @@ def show_access(address: str | None, port: int, new: bool) -> dict[str, str]:
 
 @relay.command("use")
 @click.argument("access")
-def use_relay(access: str) -> dict[str, str]:
+async def use_relay(access: str) -> dict[str, str]:
     """Use a relay, once the worker here starts anew.
 
     ACCESS is what relay access shows there, or - to read it from standard input. The
@@ -161,7 +162,13 @@ def use_relay(access: str) -> dict[str, str]:
     meant = parse_access(read_secret(access))
     RelayFile(user_paths().relays_file).use(meant)
     say(f"Machines meet at {meant.url} now. Start dllm-tui worker anew if it runs.")
-    return {"relay": meant.url}
+    problem = ""
+    try:
+        await try_relay(meant)
+    except MachineError as error:
+        problem = str(error)
+        say(problem)
+    return {"relay": meant.url, "problem": problem}
 
 
 @relay.command("leave")

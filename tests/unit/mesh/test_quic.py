@@ -58,8 +58,8 @@ class Relay:
 
 
 @contextlib.asynccontextmanager
-async def a_relay(**limits: float) -> AsyncIterator[Relay]:
-    server = RelayServer("k3y", **limits)  # type: ignore[arg-type]
+async def a_relay(**options: Any) -> AsyncIterator[Relay]:
+    server = RelayServer("k3y", **options)
     listening = listening_at("127.0.0.1", 0)
     await server.start(listening)
     port = listening.getsockname()[1]
@@ -802,6 +802,34 @@ async def test_a_token_tells_the_relay_with_its_key_and_settings_without(
         assert relay.access.key not in quic.text
         assert parse_quic_place(quic.text) == replace(quic, relay_key="")
         assert relay.access.key not in repr(machine.token())
+
+
+async def about_the_relay(folder: Path, access: RelayAccess) -> str:
+    """What a worker says first of its relay."""
+    said: list[str] = []
+    async with lent_by_quic(folder, access) as machine:
+
+        def told() -> bool:
+            said[:] = [line for line in machine.tenants.lines if "the relay" in line]
+            return bool(said)
+
+        await until(told, "a word on the relay")
+    return said[0]
+
+
+async def test_a_worker_says_whether_its_relay_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    async with a_relay(say=refused.append) as relay:
+        taken = await about_the_relay(tmp_path / "a", relay.access)
+        assert f"reached by the relay {relay.access.url}, too" in taken
+        monkeypatch.setattr("backends.mesh.worker.RELAY_S", 0.5)
+        wrong = replace(relay.access, key="other")
+        assert "refuses the key" in await about_the_relay(tmp_path / "b", wrong)
+    assert "127.0.0.1 was refused: it has not the key" in refused[0]
+    down = await about_the_relay(tmp_path / "c", relay.access)
+    assert "does not answer" in down
 
 
 async def test_without_iroh_a_worker_is_lent_by_tcp(
