@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from backends.engine.ask import NO_GPU, parse_devices
 from backends.engine.install import SERVER, WORKER_NAMES
 from backends.link.transport import LOOPBACK
@@ -21,6 +23,7 @@ from backends.machines.agent_channel import encode_line
 from backends.machines.direct_paths import PROBE, TOKEN_VARIABLE
 from backends.machines.facts import VARIABLES
 from backends.mesh.messages import PART
+from backends.state import NOT_JSON, Value
 
 if TYPE_CHECKING:
     from backends.mesh.owner_limits import OwnerLimits
@@ -28,8 +31,7 @@ if TYPE_CHECKING:
 FREE = frozenset(
     (
         *("watch", "records", "stop", "remove", "orphans", "log", "free_port"),
-        *("listens", "memory", "lease", "relay_version", "port_owner", "machine"),
-        "usage",
+        *("memory", "lease", "relay_version", "port_owner", "machine", "usage"),
     )
 )
 """Verbs about its own processes, and about the machine as a whole."""
@@ -48,6 +50,12 @@ WAITING_MAX = 256
 """Requests of one session without an answer."""
 _TRIED_S = 660.0
 """Longer than an agent lets a program run."""
+
+
+class _Pid(Value, frozen=True, kw_only=True):
+    """The record of a process, as far as it counts here."""
+
+    pid: int
 
 
 class Denied(Exception):
@@ -130,6 +138,11 @@ class AgentPolicy:
             message = {**message, "folders": self._findable(message)}
         elif verb in ("identity", "read", "tensors"):
             self._require_readable(message.get("path"), engines=verb == "read")
+        elif verb == "listens":
+            # Of any other it would tell who listens where.
+            pid = message.get("pid")
+            if type(pid) is not int or pid not in self._own_pids():
+                raise Denied("That is no process of this console")
         elif verb == "start":
             message = self._started(message)
         elif verb == "run":
@@ -184,11 +197,25 @@ class AgentPolicy:
         return {**message, "log_limit": limit if is_less else most}
 
     def _require_some_left(self, name: object) -> None:
-        folder = glob.escape(self._run_dir)
-        there = glob.glob(f"{folder}/**/process.json", recursive=True)
+        there = self._record_files()
         own = os.path.join(self._run_dir, str(name), "process.json")
         if len(there) >= PROCESSES_MAX and own not in there:
             raise Denied(f"This machine keeps {PROCESSES_MAX} programs of a console")
+
+    def _record_files(self) -> list[str]:
+        folder = glob.escape(self._run_dir)
+        return glob.glob(f"{folder}/**/process.json", recursive=True)
+
+    def _own_pids(self) -> set[int]:
+        """Numbers of processes of the console whose end nobody has seen."""
+        found = set()
+        for file in self._record_files():
+            with contextlib.suppress(OSError, *NOT_JSON):
+                if not os.path.exists(os.path.join(os.path.dirname(file), "exit.json")):
+                    found.add(
+                        msgspec.json.decode(Path(file).read_bytes(), type=_Pid).pid
+                    )
+        return found
 
     def _require_env(self, env: Mapping[str, Any]) -> None:
         if wrong := set(env) - _ENV:

@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.request_policy import FREE, PROCESSES_MAX, AgentPolicy, Denied
 
-VERBS = (*sorted(FREE), "start", "run", "find", "read", "identity", "tensors", "seed")
+VERBS = (
+    *sorted(FREE),
+    "listens",
+    "start",
+    "run",
+    "find",
+    "read",
+    "identity",
+    "tensors",
+    "seed",
+)
 TEXTS = st.one_of(
     st.text(max_size=30),
     st.sampled_from(
@@ -222,6 +232,26 @@ def test_who_has_a_port_is_not_told() -> None:
     looked_at.request({"id": 1, "do": "port_owner", "port": 5432})
     told = {"used": True, "pid": 7, "name": "postgres"}
     assert looked_at.answer({"id": 1, "ok": told}, 0)["ok"] == {"used": True}
+
+
+def test_who_listens_is_told_of_the_consoles_own_processes_alone(
+    tmp_path: Path,
+) -> None:
+    ends = {"w": (7, False), "ended": (8, True), "broken": ("9", False)}
+    for name, (pid, ended) in ends.items():
+        folder = tmp_path / "c" / name
+        folder.mkdir(parents=True)
+        (folder / "process.json").write_text(json.dumps({"pid": pid, "argv": []}))
+        if ended:
+            (folder / "exit.json").touch()
+    looked_at = AgentPolicy(
+        OwnerLimits(), relay=Path("/r"), engines_dir=Path("/engines"), run_dir=tmp_path
+    )
+    asked = {"do": "listens", "port": 5432}
+    assert looked_at.request({**asked, "id": 1, "pid": 7})["pid"] == 7
+    for pid in (1, 8, 9, 7.0, "7", None, [7]):
+        with pytest.raises(Denied, match="no process of this console"):
+            looked_at.request({**asked, "id": 2, "pid": pid})
 
 
 def test_a_probe_listens_on_loopback_or_where_the_console_came_in() -> None:
