@@ -79,6 +79,8 @@ class Paths(Value, frozen=True, kw_only=True):
     """The consoles that may use this machine."""
     lent_dir = _Below("state_dir", "lent")
     """The process directories of consoles that this machine is lent to."""
+    worker_status_file = _Below("state_dir", "worker.json")
+    """The status of the worker that runs here, while it does."""
     console_key_file = _Below("data_dir", "console_key")
     """The key by which machines that were invited know this console."""
     relays_file = _Below("data_dir", "relays.json")

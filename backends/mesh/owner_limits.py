@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 from backends.errors import UsageError
 from backends.state import Value
@@ -19,7 +18,7 @@ class OwnerLimits(Value, frozen=True, kw_only=True):
     """Empty: all."""
     hours: tuple[int, int] | None = None
     """From the first hour to before the last, by the clock here; None: always."""
-    models: tuple[Path, ...] = ()
+    models: tuple[str, ...] = ()
     """Folders that consoles may read."""
     writable: bool = False
     """True if they may add models to the first of them."""

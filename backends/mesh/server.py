@@ -46,6 +46,7 @@ from backends.tasks import first_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from backends.mesh.dialling import SocketPath
     from backends.mesh.tenants import Tenant, Tenants
     from backends.mesh.token import Token
 
@@ -112,6 +113,8 @@ class WorkerServer(asyncssh.SSHServer):
         self._pairs = self._is_sent_away = False
         self._tenant: Tenant | None = None
         self.link: asyncssh.SSHServerConnection
+        self.path: SocketPath | None = None
+        """Of a socket that is no TCP to the console itself."""
         self.paired: asyncio.Future[PairAnswer] = (
             asyncio.get_running_loop().create_future()
         )
@@ -169,7 +172,8 @@ class WorkerServer(asyncssh.SSHServer):
             return
         # It may have asked as somebody new before.
         self._tenants.by_digits.newcomers.pop(self, None)
-        self._tenant = self._tenants.came(self._key, self.link, self._address)
+        whose = self._key, self.link, self._address, self.path
+        self._tenant = self._tenants.came(*whose)
         if len(self._tenant.links) > LINKS_MAX:
             self.link.disconnect(
                 asyncssh.DISC_TOO_MANY_CONNECTIONS, "too many connections"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import pairwise
@@ -21,19 +22,22 @@ import asyncssh
 from backends.engine.install import all_engines
 from backends.errors import DllmError, MachineError
 from backends.machines.local import local_agent, local_agent_for_now
+from backends.machines.ssh.connection import answer_ms
 from backends.mesh.connection_limits import StrangerLog
 from backends.mesh.digits import DigitsServer, shown_name
 from backends.mesh.identity import key_of_line, line_of_raw, public_line
 from backends.mesh.messages import PROTOCOL, WorkerHello
 from backends.mesh.pairings import PairedConsole
 from backends.mesh.request_policy import AgentPolicy
+from backends.mesh.worker_status import LogEntry, TenantState, WorkerStatus
 from backends.paths import relay_binary
 from backends.printable import printable
-from backends.state import Value
+from backends.tasks import end_tasks
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
     from backends.machines.agent import AgentSession, ProcessRecord
+    from backends.mesh.dialling import SocketPath
     from backends.mesh.messages import PairRequest
     from backends.mesh.owner_limits import OwnerLimits
     from backends.mesh.pairings import PairingFile, Pairings
@@ -45,19 +49,11 @@ log = logging.getLogger(__name__)
 ABANDONED_S = 600.0
 """So long after a console's last connection its processes go on."""
 STOP_GRACE_S = 2.0
+PING_EVERY_S = 5.0
 LINES_MAX = 200
 LINE_CHARS_MAX = 300
 STOPS_AT_ONCE = 16
 """An agent refuses many more."""
-
-
-class TenantState(Value, frozen=True, kw_only=True):
-    """A console's use of this machine now."""
-
-    name: str
-    connected: bool
-    processes: int
-    memory_bytes: int
 
 
 class Tenant:
@@ -75,10 +71,16 @@ class Tenant:
         self.policy = policy
         self.used_bytes = 0
         """Main memory of its processes, when it was last looked at."""
+        self.processes = 0
         self.lent_bytes = lent_bytes
         """Main memory that all consoles use."""
-        self.links: set[asyncssh.SSHServerConnection] = set()
+        self.links: dict[asyncssh.SSHServerConnection, SocketPath | None] = {}
+        """With the path of each that is no TCP to the console itself."""
         self.left_at = time.monotonic()
+        self._devices: tuple[str, ...] = ()
+        self._ping: asyncio.Task[None] | None = None
+        self._pinged_at = -math.inf
+        self._rtt_ms: float | None = None
         self._run_dir = run_dir
         self._relay = relay_binary()
         self._agent: AgentSession = local_agent(
@@ -121,8 +123,50 @@ class Tenant:
         return False
 
     def left(self, link: asyncssh.SSHServerConnection) -> None:
-        self.links.discard(link)
+        self.links.pop(link, None)
         self.left_at = time.monotonic()
+
+    def measure(self, records: Sequence[ProcessRecord]) -> None:
+        """Note what its living processes use, and how far away it is."""
+        self.processes = len(records)
+        self.used_bytes = sum(record.rss_bytes or 0 for record in records)
+        found = [_values(record.argv, "-d") for record in records]
+        devices = (
+            one for values in found for text in values for one in text.split(",")
+        )
+        self._devices = tuple(sorted(set(devices)))
+        if not self.links:
+            self._rtt_ms = None
+        elif time.monotonic() - self._pinged_at > PING_EVERY_S:
+            self._pinged_at = time.monotonic()
+            if self._ping is None or self._ping.done():
+                self._ping = asyncio.create_task(self._measure_rtt([*self.links][-1]))
+
+    async def _measure_rtt(self, link: asyncssh.SSHServerConnection) -> None:
+        with contextlib.suppress(OSError, asyncssh.Error):
+            self._rtt_ms = await answer_ms(link)
+
+    @property
+    def state(self) -> TenantState:
+        """As it was last measured."""
+        way, address, rtt_ms = "", "", self._rtt_ms
+        for link, path in self.links.items():
+            # The newest counts.
+            way, address = "tcp", str((link.get_extra_info("peername") or [""])[0])
+            if path is not None:
+                now = path.now
+                way = "relay" if now and now.relayed else "quic"
+                address, rtt_ms = (now.address, now.rtt_ms) if now else ("", rtt_ms)
+        return TenantState(
+            name=self.name,
+            connected=bool(self.links),
+            way=way,
+            address=address.removeprefix("::ffff:"),
+            rtt_ms=rtt_ms if rtt_ms is None else round(rtt_ms, 1),
+            processes=self.processes,
+            devices=self._devices,
+            memory_bytes=self.used_bytes,
+        )
 
     def disconnect(self, why: str) -> None:
         for link in tuple(self.links):
@@ -142,6 +186,7 @@ class Tenant:
         return len(records)
 
     async def close(self) -> None:
+        await end_tasks(self._ping)
         await self._agent.close()
 
 
@@ -150,9 +195,12 @@ def _run_dir(paths: Paths, key: str) -> Path:
 
 
 def _ports(argv: tuple[str, ...]) -> set[int]:
-    ends = [value for option, value in pairwise(argv) if option == "--listen"]
-    digits = [end.rpartition(":")[2] for end in ends]
+    digits = [end.rpartition(":")[2] for end in _values(argv, "--listen")]
     return {int(port) for port in digits if port.isdigit()}
+
+
+def _values(argv: tuple[str, ...], wanted: str) -> list[str]:
+    return [value for option, value in pairwise(argv) if option == wanted]
 
 
 class Tenants:
@@ -166,7 +214,7 @@ class Tenants:
     ) -> None:
         self.name = name or platform.node()
         self.limits = limits
-        self.lines: deque[str] = deque(maxlen=LINES_MAX)
+        self.log: deque[LogEntry] = deque(maxlen=LINES_MAX)
         """All that happened, the newest last."""
         self.known: dict[str, Tenant] = {}
         self.say_of_strangers = StrangerLog(self.say)
@@ -182,12 +230,17 @@ class Tenants:
     def say(self, text: str) -> None:
         line = printable(text[:LINE_CHARS_MAX])
         self.told += 1
-        self.lines.append(f"{time.strftime('%H:%M:%S')} {line}")
+        self.log.append(LogEntry(at=round(time.time(), 3), text=line))
         log.info("%s", line)
 
-    def lines_after(self, count: int) -> list[str]:
-        new = min(self.told - count, len(self.lines))
-        return list(self.lines)[len(self.lines) - new :]
+    @property
+    def lines(self) -> list[str]:
+        """The texts of the log."""
+        return [line.text for line in self.log]
+
+    def log_after(self, count: int) -> list[LogEntry]:
+        new = min(self.told - count, len(self.log))
+        return list(self.log)[len(self.log) - new :]
 
     @property
     def pairings(self) -> Pairings:
@@ -226,7 +279,11 @@ class Tenants:
         self.say(f"{name} is paired")
 
     def came(
-        self, key: str, link: asyncssh.SSHServerConnection, address: str
+        self,
+        key: str,
+        link: asyncssh.SSHServerConnection,
+        address: str,
+        path: SocketPath | None = None,
     ) -> Tenant:
         """A paired console has logged in."""
         console = self.pairings.by_key(key)
@@ -238,7 +295,7 @@ class Tenants:
         tenant.policy.address = address or tenant.policy.address
         if not tenant.links and not self.refusal:
             self.say(f"{tenant.name} has connected")
-        tenant.links.add(link)
+        tenant.links[link] = path
         self._pairings.saw(console.name)
         return tenant
 
@@ -263,7 +320,7 @@ class Tenants:
             arch=platform.machine(),
             libc=libc,
             relay=str(relay_binary()),
-            models=tuple(map(str, self.limits.models)),
+            models=self.limits.models,
             writable=self.limits.writable,
             refusal=self.refusal,
         )
@@ -304,7 +361,7 @@ class Tenants:
             except MachineError as error:
                 await self._end(tenant, str(error))
                 continue
-            tenant.used_bytes = sum(record.rss_bytes or 0 for record in records)
+            tenant.measure(records)
             gone_s = time.monotonic() - tenant.left_at
             if records and not tenant.links and gone_s > ABANDONED_S:
                 await self._end(tenant, "it has not come back")
@@ -329,7 +386,7 @@ class Tenants:
         except MachineError as error:
             self.say(f"what runs for {tenant.name} could not be stopped: {error}")
             return None
-        tenant.used_bytes = 0
+        tenant.measure(())
         if count:
             self.say(f"{tenant.name}: ended {count} of its programs, {why}")
         return count
@@ -339,17 +396,15 @@ class Tenants:
             await self._end(tenant, "its owner has ended lending")
             await tenant.close()
 
-    async def states(self) -> tuple[TenantState, ...]:
-        return tuple([await _state(one) for one in tuple(self.known.values())])
-
-
-async def _state(tenant: Tenant) -> TenantState:
-    count = 0
-    with contextlib.suppress(DllmError):
-        count = len(await tenant.living())
-    return TenantState(
-        name=tenant.name,
-        connected=bool(tenant.links),
-        processes=count,
-        memory_bytes=tenant.used_bytes,
-    )
+    def status(self, ways: Sequence[str] = ()) -> WorkerStatus:
+        """All of it; ``ways`` are those by which consoles come."""
+        return WorkerStatus(
+            name=self.name,
+            pid=os.getpid(),
+            refusal=self.refusal,
+            ways=tuple(ways),
+            limits=self.limits,
+            used_bytes=self.used_bytes,
+            consoles=tuple(tenant.state for tenant in self.known.values()),
+            log=tuple(self.log),
+        )

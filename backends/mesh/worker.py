@@ -25,6 +25,7 @@ from backends.mesh.dialling import (
     FIRST_LOOK_S,
     LAST_LOOK_S,
     Dialled,
+    IndirectSocket,
     listening_at,
     reachable,
 )
@@ -37,6 +38,7 @@ from backends.mesh.quic_dial import QuicDialler
 from backends.mesh.relay_access import RelayFile, try_relay
 from backends.mesh.server import OPTIONS, WorkerServer
 from backends.mesh.token import TokenKind, new_token, place
+from backends.mesh.worker_status import StatusFile
 from backends.printable import printable
 from backends.state import FoundWorker
 from backends.tasks import end_tasks, first_of, forever
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from backends.mesh.relay_access import RelayAccess
     from backends.mesh.tenants import Tenants
     from backends.mesh.token import Token
+    from backends.mesh.worker_status import WorkerStatus
     from backends.paths import Paths
 
 LISTEN_PORT = 50080
@@ -80,6 +83,8 @@ class Worker:
         self._dialler = QuicDialler(paths, secrets.token_bytes(32))
         self._held: int | None = None
         self._wrong = ""
+        self._ways: list[str] = []
+        self._status = StatusFile(paths.worker_status_file)
 
     # --- for its owner --------------------------------------------------------------
 
@@ -100,6 +105,10 @@ class Worker:
     def decide(self, digits: str, accepts: bool) -> None:
         self._pairings.decide(digits, accepts)
 
+    @property
+    def status(self) -> WorkerStatus:
+        return self.tenants.status(self._ways)
+
     # --- its life -------------------------------------------------------------------
 
     def listen(self, address: str, port: int, *, announces: bool = False) -> None:
@@ -116,6 +125,7 @@ class Worker:
             lambda pairings: replace(pairings, pid=os.getpid(), **own)
         )
         self.tenants.say(f"listening at {place(address, port)}")
+        self._ways.append(f"TCP at {place(address, port)}")
         self.tenants.by_digits.is_open = announces
         if announces and (heard_at := near(addresses)):
             worker = FoundWorker(
@@ -136,6 +146,7 @@ class Worker:
             self.tenants.say(f"reached by TCP alone: {error}")
             return
         self.tenants.say("reached by QUIC, too")
+        self._ways.append("QUIC")
         if relay is not None:
             self._meeting = asyncio.create_task(self._meet(self._quic, relay))
 
@@ -153,6 +164,7 @@ class Worker:
             self.tenants.say(f"not reached by the relay yet: {why}")
             await quic.online()
         self.tenants.say(f"reached by the relay {relay.url}, too")
+        self._ways.append(f"the relay {relay.url}")
 
     async def run(self) -> None:
         """Serve until cancelled; then everything that runs for others is ended."""
@@ -185,6 +197,7 @@ class Worker:
             if self._quic is not None:
                 await self._quic.close()
             await self._dialler.close()
+            self._status.remove()
             gone: dict[str, Any] = {"pid": 0, "port": 0, "quic": None, "asking": None}
             self._pairings.change(lambda pairings: replace(pairings, **gone))
             if self._held is not None:
@@ -196,6 +209,7 @@ class Worker:
             await self.tenants.look()
             await self._dial_all()
             self._write_quic()
+            self._status.write(self.status)
         except DllmError as error:
             if str(error) != self._wrong:
                 self.tenants.say(str(error))
@@ -257,6 +271,7 @@ class Worker:
         """
         made.setblocking(False)
         owner = server or WorkerServer(self.tenants, _own_address(made))
+        owner.path = made.path if isinstance(made, IndirectSocket) else None
         try:
             return await asyncssh.run_server(
                 made,

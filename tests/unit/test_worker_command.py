@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
@@ -24,10 +25,17 @@ from backends.mesh.quic_place import QuicPlace
 from backends.mesh.tenants import Tenants
 from backends.mesh.token import TokenKind, new_token, read_token
 from backends.mesh.worker import Worker
+from backends.mesh.worker_status import (
+    LogEntry,
+    StatusFile,
+    TenantState,
+    WorkerStatus,
+)
 from backends.paths import user_paths
 from tests.kit.waiting import until
 from tui.cli.main import cli
-from tui.cli.worker import _on_screen, life_s, limits_of, limits_text, qr_text
+from tui.cli.worker import _on_screen, life_s, limits_of, qr_text
+from tui.cli.worker_status import limits_text
 
 KEY = "ssh-ed25519 AAAA"
 
@@ -73,6 +81,57 @@ def test_consoles_are_listed_renamed_and_revoked(ada: PairedConsole) -> None:
     assert "Known: studio" in str(unknown)
     assert "Revoked studio" in run("worker", "revoke", "studio").output
     assert "No consoles" in run("worker", "list").output
+
+
+BUSY = WorkerStatus(
+    name="nuc",
+    pid=7,
+    ways=("TCP at [::]:50080", "QUIC"),
+    limits=OwnerLimits(memory_bytes=8 << 30, models=("/m",)),
+    used_bytes=3 << 30,
+    consoles=(
+        TenantState(
+            name="studio",
+            connected=True,
+            way="relay",
+            address="http://10.0.0.5:50090",
+            rtt_ms=31.2,
+            processes=2,
+            devices=("CPU", "CUDA0"),
+            memory_bytes=3 << 30,
+        ),
+        TenantState(name="ada"),
+    ),
+    log=(LogEntry(at=0.0, text="studio has connected"),),
+)
+
+
+def test_the_status_of_a_worker_without_a_screen(pairings: PairingFile) -> None:
+    assert "No worker runs here" in str(run("worker", "status").exception)
+    file = user_paths().worker_status_file
+    StatusFile(file).write(BUSY)
+    assert file.stat().st_mode & 0o077 == 0
+    # One that was killed has left it.
+    assert "No worker runs here" in str(run("worker", "status").exception)
+    held = pairings.hold()
+    try:
+        shown = run("worker", "status").stdout
+        told = json.loads(run("worker", "status", "--json").stdout)
+        file.unlink()
+        assert "tells no status" in str(run("worker", "status").exception)
+    finally:
+        os.close(held)
+    assert msgspec.convert(told, WorkerStatus) == BUSY
+    for line in (
+        "● nuc: lent",
+        "in use   3.0 GiB of 8.0 GiB of memory · 2 programs",
+        "reached  by TCP at [::]:50080 · QUIC",
+        "● studio   relay http://10.0.0.5:50090   31.2 ms   "
+        "2 programs on CPU, CUDA0   3.0 GiB",
+        "○ ada      away",
+        "studio has connected",
+    ):
+        assert line in shown, shown
 
 
 def test_a_pause_is_remembered(pairings: PairingFile) -> None:

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backends.errors import DllmError, UsageError
+from backends.errors import DllmError, MachineError, UsageError
 from backends.mesh.owner_limits import OwnerLimits, parse_hours
 from backends.mesh.pairings import PairedConsole, PairingFile, without_relay_key
 from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
+from backends.mesh.worker_status import StatusFile, WorkerStatus
 from backends.paths import user_paths
 from backends.service.manager import ServiceState
 from backends.service.unit import command_service
-from backends.units import format_age, format_bytes, format_count, format_digits
+from backends.units import format_age, format_digits
 from tui.cli.command import SECONDS, Group, Name, options, quantity
 from tui.cli.output import (
     Column,
@@ -37,6 +38,7 @@ from tui.cli.output import (
     show,
 )
 from tui.cli.service import add_unit_commands, dry_run_option, installed, unit_lines
+from tui.cli.worker_status import log_text, status_lines
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ dllm-tui worker run --devices CUDA0 --models ~/.models
 dllm-tui worker invite --qr          another token, good once within an hour
 dllm-tui worker accept 123456        a console that shows these digits
 dllm-tui worker run --no-announce    consoles need a token
+dllm-tui worker status               what is used now, by whom, and the log
 dllm-tui worker list                 the consoles that may use it
 dllm-tui worker rename ada studio
 dllm-tui worker revoke studio        takes effect within a second
@@ -65,7 +68,6 @@ dllm-tui join TOKEN --headless --memory 8GiB
 """
 BYTES = {"gib": 2.0**30, "mib": 2.0**20, "gb": 1e9, "mb": 1e6}
 DRAW_S = 1.0
-LOG_LINES = 8
 QUIT, PAUSE, INVITE, ACCEPT, REFUSE = "q", "p", "i", "y", "n"
 
 listen_option = options(
@@ -178,7 +180,7 @@ def limits_of(
         memory_bytes=int(quantity(memory, BYTES, "8GiB")) if memory else None,
         devices=tuple(names),
         hours=parse_hours(hours) if hours else None,
-        models=tuple(Path(folder).expanduser().absolute() for folder in folders),
+        models=tuple(str(Path(one).expanduser().absolute()) for one in folders),
         writable=writable,
     )
 
@@ -206,12 +208,11 @@ async def _lend(made: Worker, headless: bool, as_json: bool) -> None:
 async def _log(made: Worker, as_json: bool) -> None:
     told = 0
     while True:
-        for line in made.tenants.lines_after(told):
+        for line in made.tenants.log_after(told):
             if as_json:
-                at, _, text = line.partition(" ")
-                emit_json({"at": at, "text": text})
+                emit_json(line)
             else:
-                show(safe_line(line))
+                show(log_text(line))
         told = made.tenants.told
         await asyncio.sleep(DRAW_S)
 
@@ -224,7 +225,7 @@ async def _on_screen(made: Worker) -> None:
     async with _keys() as keys:
         while True:
             asking = made.tenants.pairings.asking
-            text = "\n".join([line async for line in _screen(made, token)])
+            text = "\n".join(_screen(made, token))
             if text != drawn:
                 redraw_screen(text)
                 drawn = text
@@ -248,10 +249,9 @@ async def _on_screen(made: Worker) -> None:
                     made.decide(asking.digits, key == ACCEPT)
 
 
-async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
+def _screen(made: Worker, token: Token | None) -> Iterator[str]:
     lending = made.tenants
-    yield f"{safe_line(lending.name)}: {lending.refusal or 'lent'}"
-    yield _wrapped(f"  limits   {limits_text(lending.limits)}")
+    yield from map(_wrapped, status_lines(made.status))
     if token is not None and not made.used(token):
         yield f"  token    {token.text}"
         yield "           good once, for an hour: dllm-tui peers add TOKEN"
@@ -259,18 +259,6 @@ async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
         yield f"  pairing  {safe_line(asking.name)} ({asking.address}) wants to use it"
         shown = format_digits(asking.digits)
         yield f"           Does it show {shown}?   {ACCEPT} yes   {REFUSE} no"
-    yield ""
-    states = await lending.states()
-    for state in states:
-        there = "connected" if state.connected else "away"
-        runs = format_count(state.processes, "program")
-        uses = format_bytes(state.memory_bytes)
-        yield f"  {safe_line(state.name):20} {there:10} {runs:13} {uses}"
-    if not states:
-        yield "  No console uses it now."
-    yield ""
-    for line in list(lending.lines)[-LOG_LINES:]:
-        yield _wrapped(f"  {safe_line(line)}")
     yield ""
     resumes = "resume" if lending.pairings.paused else "pause"
     yield f"{PAUSE} {resumes}   {INVITE} invite   {QUIT} end"
@@ -284,20 +272,6 @@ def _wrapped(line: str) -> str:
         subsequent_indent=" " * len("  limits   "),
         break_long_words=False,
         break_on_hyphens=False,
-    )
-
-
-def limits_text(limits: OwnerLimits) -> str:
-    memory = limits.memory_bytes
-    hours = limits.hours
-    add = "which consoles may add to" if limits.writable else "read-only"
-    return " · ".join(
-        (
-            format_bytes(memory) if memory is not None else "all memory",
-            ", ".join(limits.devices) or "all devices",
-            f"{hours[0]} to {hours[1]} o'clock" if hours else "at all hours",
-            f"models in {', '.join(map(str, limits.models))}, {add}",
-        )
     )
 
 
@@ -383,6 +357,16 @@ CONSOLES = Table(
 def list_consoles() -> tuple[PairedConsole, ...]:
     """List the consoles that may use this machine."""
     return tuple(map(without_relay_key, _pairings().read().consoles))
+
+
+@worker.command("status", shows=status_lines, watches=True)
+def worker_status() -> WorkerStatus:
+    """Show what the worker here lends, to whom, and its log."""
+    if not _pairings().lent:
+        raise MachineError(
+            "No worker runs here", "Start it: dllm-tui worker [--headless]."
+        )
+    return StatusFile(user_paths().worker_status_file).read()
 
 
 @worker.command("accept")

@@ -165,7 +165,7 @@ WATCHES = {
         "peers discover",
         "service status",
     ),
-    *("worker list", "worker service status", "relay service status"),
+    *("worker list", "worker status", "worker service status", "relay service status"),
     *("plans list", "plans launches", "plans show", "plans diff"),
     *("chats list", "chats show", "chats export", "keys list"),
     *("processes list", "processes show", "why", "share"),

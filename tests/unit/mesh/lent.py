@@ -54,7 +54,7 @@ class LentMachine:
             (engine / name).chmod(0o755)
         self.rpc_server = str(engine / "rpc-server")
         self.pairings = PairingFile(self.paths.worker_pairings_file)
-        limits = limits or OwnerLimits(models=(self.models,))
+        limits = limits or OwnerLimits(models=(str(self.models),))
         self.tenants = Tenants(self.paths, self.pairings, limits, "nuc")
         self.worker = Worker(self.paths, self.pairings, self.tenants)
 

@@ -33,6 +33,7 @@ from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.server import READ_BYTES_MAX, ModelFiles, WorkerServer
 from backends.mesh.tenants import Tenant, Tenants
 from backends.mesh.worker import Worker
+from backends.mesh.worker_status import StatusFile, WorkerStatus
 from backends.tasks import end_tasks
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import Asking, LentMachine, asking, lent
@@ -374,7 +375,7 @@ async def test_models_are_only_read(paired: LentMachine) -> None:
 
 async def test_models_may_be_added_where_their_owner_lets_them(tmp_path: Path) -> None:
     folder = tmp_path / "models"
-    limits = OwnerLimits(models=(folder, tmp_path / "more"), writable=True)
+    limits = OwnerLimits(models=(str(folder), str(tmp_path / "more")), writable=True)
     async with lent(tmp_path, limits) as machine:
         (folder / "old.gguf").write_bytes(b"GGUF old")
         (folder / "way.gguf.part").symlink_to(tmp_path / "made")
@@ -417,7 +418,7 @@ async def test_a_half_model_gets_no_name_while_it_may_be_written(
 ) -> None:
     """Nor by a handle of another session: what is there is changed by nobody."""
     folder = tmp_path / "models"
-    limits = OwnerLimits(models=(folder,), writable=True)
+    limits = OwnerLimits(models=(str(folder),), writable=True)
     async with lent(tmp_path, limits) as machine:
         await machine.pair()
         half, whole = f"{folder}/new.gguf.part", f"{folder}/new.gguf"
@@ -590,6 +591,36 @@ async def test_a_killed_worker_is_cleared_up_after(tmp_path: Path) -> None:
         await tenant.close()
 
 
+async def test_a_running_worker_tells_its_status(tmp_path: Path) -> None:
+    async with lent(tmp_path) as machine:
+        file = StatusFile(machine.paths.worker_status_file)
+        await machine.pair()
+        told: list[WorkerStatus] = []
+
+        def measured() -> bool:
+            with contextlib.suppress(MachineError):
+                told[:] = [file.read()]
+            consoles = told[0].consoles if told else ()
+            return any(one.processes and one.rtt_ms for one in consoles)
+
+        async with machine.agent() as agent:
+            await worker_at(agent, machine)
+            await until(measured, "its use")
+        (status,) = told
+        (console,) = status.consoles
+        assert (console.name, console.way, console.address) == (
+            *("studio", "tcp"),
+            "127.0.0.1",
+        )
+        assert console.connected
+        assert console.devices == ("CPU",)
+        assert status.used_bytes == console.memory_bytes > 0
+        assert status.ways[0].startswith("TCP at 127.0.0.1:")
+        assert [entry.text for entry in status.log] == machine.tenants.lines
+    with pytest.raises(MachineError):
+        file.read()
+
+
 async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
     async with lent(tmp_path) as machine:
         await machine.pair()
@@ -751,7 +782,7 @@ async def test_a_login_while_all_is_ended_disturbs_nothing(
         paired.pairings.pause(True)
         said = tenants.told
         await asyncio.gather(tenants.look(), tenants.look())
-    assert "paused" in " ".join(tenants.lines_after(said))
+    assert any("paused" in line.text for line in tenants.log_after(said))
 
 
 async def test_a_console_that_is_revoked_is_known_until_nothing_is_left(
@@ -786,7 +817,8 @@ async def test_the_screen_outlives_an_agent_that_does_not_answer(
         monkeypatch.setattr(
             Tenant, "living", AsyncMock(side_effect=MachineError("late"))
         )
-        (state,) = await paired.tenants.states()
+        await paired.tenants.look()
+    (state,) = paired.tenants.status().consoles
     assert state.processes == 0
 
 

@@ -65,7 +65,7 @@ REQUESTS = st.fixed_dictionaries(
 
 def policy(**limits: Any) -> AgentPolicy:
     made = AgentPolicy(
-        OwnerLimits(models=(Path("/models"),), **limits),
+        OwnerLimits(models=("/models",), **limits),
         relay=Path("/relay"),
         engines_dir=Path("/engines"),
         run_dir=Path("/run/lent"),
