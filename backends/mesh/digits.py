@@ -134,6 +134,8 @@ class DigitsServer:
         self._turn = asyncio.Lock()
         self._tries: deque[tuple[float, str]] = deque(maxlen=TRIES_MAX)
         self.is_open = False
+        self.is_on_screen = False
+        """True if a screen asks the owner: the log need not say how to answer."""
         self.newcomers: dict[object, str] = {}
         """Connections of those who want to be paired, at most four; two an address."""
 
@@ -177,7 +179,6 @@ class DigitsServer:
             _say(writer, PairAnswer(problem=why))
         else:
             self._tries.clear()
-            self._tell(f"{name} is paired")
             _say(writer, PairAnswer(name=self._name))
 
     def _count_try(self, address: str) -> None:
@@ -209,11 +210,11 @@ class DigitsServer:
 
     async def _compared(self, asking: Asking, reader: Reader) -> None:
         """Wait until both sides say that the digits agree."""
-        self._tell(
-            f"{asking.name} ({asking.address}) wants to be paired. If it shows "
-            f"{format_digits(asking.digits)}: dllm-tui worker accept, and the digits "
-            "that it shows"
-        )
+        shown = format_digits(asking.digits)
+        text = f"{asking.name} ({asking.address}) wants to be paired"
+        if not self.is_on_screen:
+            text += f". If it shows {shown}: dllm-tui worker accept, and these digits"
+        self._tell(text)
         self._pairings.ask(asking)
         heard = asyncio.create_task(_agrees(reader))
         try:

@@ -129,7 +129,7 @@ class WorkerServer(asyncssh.SSHServer):
             self.paired.set_result(PairAnswer(problem="The console hung up"))
         self._tenants.by_digits.newcomers.pop(self, None)
         if self._tenant is not None:
-            self._tenant.left(self.link)
+            self._tenants.left(self._tenant, self.link)
 
     def begin_auth(self, username: str) -> bool:
         return True

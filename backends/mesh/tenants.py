@@ -226,6 +226,7 @@ class Tenants:
         """Why nothing is lent now; empty while it is."""
         self.told = 0
         """The number of lines so far."""
+        self._known_consoles = pairings.read().consoles
 
     def say(self, text: str) -> None:
         line = printable(text[:LINE_CHARS_MAX])
@@ -276,7 +277,6 @@ class Tenants:
         name = shown_name(asked.name, "console")
         console = PairedConsole(name=name, key=key, added_at=time.time())
         self._pairings.pair(secret, console)
-        self.say(f"{name} is paired")
 
     def came(
         self,
@@ -286,7 +286,9 @@ class Tenants:
         path: SocketPath | None = None,
     ) -> Tenant:
         """A paired console has logged in."""
-        console = self.pairings.by_key(key)
+        pairings = self.pairings
+        self._say_who_may_come(pairings.consoles)
+        console = pairings.by_key(key)
         assert console is not None
         tenant = self.known.get(key)
         if tenant is None:
@@ -298,6 +300,12 @@ class Tenants:
         tenant.links[link] = path
         self._pairings.saw(console.name)
         return tenant
+
+    def left(self, tenant: Tenant, link: asyncssh.SSHServerConnection) -> None:
+        """A connection of a console has ended."""
+        tenant.left(link)
+        if not tenant.links and not self.refusal:
+            self.say(f"{tenant.name} has disconnected")
 
     def _new_tenant(self, console: PairedConsole) -> Tenant:
         run_dir = _run_dir(self._paths, console.key)
@@ -332,8 +340,22 @@ class Tenants:
         async with self._looking:
             await self._look()
 
+    def _say_who_may_come(self, consoles: Sequence[PairedConsole]) -> None:
+        """Tell pairings and revocations, whatever program made them."""
+        before = {(one.key, one.added_at) for one in self._known_consoles}
+        now = {one.key for one in consoles}
+        for one in self._known_consoles:
+            if one.key not in now:
+                self.say(f"{one.name} is revoked")
+        for one in consoles:
+            if (one.key, one.added_at) not in before:
+                dials = ", and is dialled from here" if one.places else ""
+                self.say(f"{one.name} is paired{dials}")
+        self._known_consoles = tuple(consoles)
+
     async def _look(self) -> None:
         pairings = self.pairings
+        self._say_who_may_come(pairings.consoles)
         for tenant in tuple(self.known.values()):
             console = pairings.by_key(tenant.key)
             if console is None:

@@ -32,7 +32,7 @@ from backends.mesh.dialling import (
 from backends.mesh.discovery import WORD_CHARS, announced, near
 from backends.mesh.identity import line_of_raw, own_key, public_line, quic_seed, raw_of
 from backends.mesh.messages import DIALLED
-from backends.mesh.pairings import PairedConsole, with_console
+from backends.mesh.pairings import PairedConsole, usable, with_console
 from backends.mesh.quic import QuicEndpoint, QuicSocket
 from backends.mesh.quic_dial import QuicDialler
 from backends.mesh.relay_access import RelayFile, try_relay
@@ -95,9 +95,13 @@ class Worker:
     def invite(self, life_s: float) -> Token:
         return new_invitation(self._paths, self._pairings, life_s)
 
-    def used(self, token: Token) -> bool:
-        found = self.tenants.pairings.invited(token.secret)
-        return found is None or found.used
+    def is_open(self, token: Token) -> bool:
+        """True while a console may still use an invitation of ours."""
+        try:
+            usable(self.tenants.pairings, token.secret)
+        except MachineError:
+            return False
+        return True
 
     def pause(self, paused: bool) -> None:
         self._pairings.pause(paused)
@@ -371,9 +375,10 @@ class Worker:
             places=token.places,
             quic=token.quic,
         )
-        self._pairings.change(lambda pairings: with_console(pairings, console))
-        self.tenants.say(f"{console.name} is paired")
-        return console.name
+        paired = self._pairings.change(lambda found: with_console(found, console))
+        stored = paired.by_key(console.key)
+        # It may have been revoked since.
+        return stored.name if stored else console.name
 
 
 async def _falls_silent(link: asyncssh.SSHServerConnection, within_s: float) -> bool:

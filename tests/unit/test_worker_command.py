@@ -10,7 +10,8 @@ import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -34,8 +35,9 @@ from backends.mesh.worker_status import (
 from backends.paths import user_paths
 from tests.kit.waiting import until
 from tui.cli.main import cli
-from tui.cli.worker import _on_screen, life_s, limits_of, qr_text
-from tui.cli.worker_status import limits_text
+from tui.cli.output import qr_text
+from tui.cli.worker import life_s, limits_of
+from tui.cli.worker_status import WorkerScreen, limits_text, painted
 
 KEY = "ssh-ed25519 AAAA"
 
@@ -261,12 +263,12 @@ async def test_keys_pause_invite_and_end(
     async def keys() -> AsyncIterator[asyncio.Queue[str]]:
         yield pressed
 
-    monkeypatch.setattr("tui.cli.worker._keys", keys)
+    monkeypatch.setattr("tui.cli.worker_status._keys", keys)
     monkeypatch.setenv("COLUMNS", "39")
     paths = user_paths()
     worker = Worker(paths, pairings, Tenants(paths, pairings, OwnerLimits(), "nuc"))
     worker.listen("127.0.0.1", 0)
-    shown = asyncio.create_task(_on_screen(worker))
+    shown = asyncio.create_task(WorkerScreen(worker).run())
     # Between words, below what it continues.
     folded = r"nuc: lent\n.*all devices ·\n {11}at all hours"
     await until(lambda: re.search(folded, capsys.readouterr().out), "the screen")
@@ -296,3 +298,77 @@ async def test_keys_pause_invite_and_end(
         assert pairings.read().asking == replace(asking, accepted=accepted)
     pressed.put_nowait("q")
     await shown
+
+
+@pytest.fixture
+def screen(pairings: PairingFile) -> WorkerScreen:
+    paths = user_paths()
+    worker = Worker(paths, pairings, Tenants(paths, pairings, OwnerLimits(), "nuc"))
+    worker.listen("127.0.0.1", 0)
+    return WorkerScreen(worker)
+
+
+def drawn(screen: WorkerScreen, width: int = 120, height: int = 60) -> str:
+    return "\n".join(screen.lines(width, height))
+
+
+async def test_a_token_is_shown_while_it_is_good(
+    screen: WorkerScreen, pairings: PairingFile
+) -> None:
+    await screen.press("i")
+    assert "good once, for 1 h 00 m: dllm-tui peers add TOKEN" in drawn(screen)
+    await screen.press("c")
+    assert "too small" in drawn(screen, 39, 20)
+    code = drawn(screen)
+    assert set(code) <= set("█▀▄ \nc back")
+    await screen.press("c")
+    assert "dllm1-" in drawn(screen)
+    (one,) = pairings.read().invitations
+    old = replace(one, expires_at=time.time() - 1)
+    pairings.change(lambda found: replace(found, invitations=(old,)))
+    assert "token" not in drawn(screen)
+    assert "c code" not in drawn(screen)
+
+
+async def test_a_question_stays_until_the_other_side_has_decided(
+    screen: WorkerScreen, pairings: PairingFile
+) -> None:
+    asking = Asking(
+        name="ada", address="10.0.0.2", digits="012345", expires_at=time.time() + 60
+    )
+    pairings.ask(asking)
+    assert "Does it show 012 345?" in drawn(screen)
+    await screen.press("y")
+    assert "ada (10.0.0.2) wants to use it" in drawn(screen)
+    assert "You agreed to 012 345; its user has not yet." in drawn(screen)
+
+
+async def test_programs_of_others_are_not_ended_unasked(screen: WorkerScreen) -> None:
+    tenant = SimpleNamespace(processes=2, used_bytes=0, state=BUSY.consoles[0])
+    screen._worker.tenants.known["k"] = cast("Any", tenant)
+    assert not await screen.press("q")
+    assert "2 programs of consoles end with it. End it?   y yes   n no" in drawn(screen)
+    assert not await screen.press("n")
+    assert "q end" in drawn(screen)
+    assert not await screen.press("q")
+    assert await screen.press("y")
+
+
+async def test_the_screen_fits_the_terminal(screen: WorkerScreen) -> None:
+    for number in range(50):
+        screen._worker.tenants.say(f"line {number}")
+    assert "line 49" in drawn(screen, 80, 12)
+    for height in (12, 24):
+        assert len(drawn(screen, 80, height).split("\n")) < height
+
+
+def test_signs_have_colours_unless_none_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = "● nuc: lent\n  ○ ada\n●not a sign"
+    assert painted(text) == (
+        "\x1b[32m●\x1b[0m nuc: lent\n  \x1b[90m○\x1b[0m ada\n●not a sign"
+    )
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert painted(text) == text

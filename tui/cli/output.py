@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -85,13 +86,30 @@ def redraw(text: str) -> None:
         _write(safe_line(text), err=True, before=CLEAR_LINE, end="")
 
 
-def redraw_screen(text: str) -> None:
+def redraw_screen(text: str, paint: Callable[[str], str] = str) -> None:
+    """Show a text alone on the terminal; ``paint`` colours what is safe by then."""
     clears = sys.stdout.isatty() and not _LINEAR.get()
-    _write(text, before=CLEAR_SCREEN if clears else "")
+    _write(text, before=CLEAR_SCREEN if clears else "", paint=paint)
 
 
-def _write(text: str, *, err: bool = False, before: str = "", end: str = "\n") -> None:
-    click.echo(f"{before}{safe(text)}{end}", err=err, nl=False)
+def qr_text(text: str) -> str:
+    """A QR code of signs that every terminal draws."""
+    import segno
+
+    drawn = io.StringIO()
+    segno.make(text, error="l", micro=False).terminal(out=drawn, border=2, compact=True)
+    return drawn.getvalue().rstrip("\n")
+
+
+def _write(
+    text: str,
+    *,
+    err: bool = False,
+    before: str = "",
+    end: str = "\n",
+    paint: Callable[[str], str] = str,
+) -> None:
+    click.echo(f"{before}{paint(safe(text))}{end}", err=err, nl=False)
 
 
 def _escaped(character: str) -> str:

@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import math
 import os
 import re
-import shutil
 import sys
-import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from backends.errors import DllmError, MachineError, UsageError
+from backends.errors import MachineError, UsageError
 from backends.mesh.owner_limits import OwnerLimits, parse_hours
 from backends.mesh.pairings import PairedConsole, PairingFile, without_relay_key
-from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
+from backends.mesh.token import TokenKind, read_token
 from backends.mesh.worker_status import StatusFile, WorkerStatus
 from backends.paths import user_paths
 from backends.service.manager import ServiceState
 from backends.service.unit import command_service
-from backends.units import format_age, format_digits
+from backends.units import format_age
 from tui.cli.command import SECONDS, Group, Name, options, quantity
 from tui.cli.output import (
     Column,
     Table,
     emit_json,
     is_linear,
-    redraw_screen,
+    qr_text,
     say,
     show,
 )
 from tui.cli.service import add_unit_commands, dry_run_option, installed, unit_lines
-from tui.cli.worker_status import log_text, status_lines
+from tui.cli.worker_status import DRAW_S, WorkerScreen, log_text, status_lines
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
@@ -67,8 +63,6 @@ dllm-tui join - < token.txt          no other program sees it
 dllm-tui join TOKEN --headless --memory 8GiB
 """
 BYTES = {"gib": 2.0**30, "mib": 2.0**20, "gb": 1e9, "mb": 1e6}
-DRAW_S = 1.0
-QUIT, PAUSE, INVITE, ACCEPT, REFUSE = "q", "p", "i", "y", "n"
 
 listen_option = options(
     ("--listen", "PLACE", "Where consoles dial: ADDRESS:PORT.", "[::]:50080"),
@@ -102,8 +96,8 @@ async def run_worker(
     """Lend this machine until you end it.
 
     Consoles get workers of its llama.cpp and its models, within your limits: no shell,
-    and no other file. In the status screen, p pauses, i invites, q ends it; y and n
-    answer a console that asks to be paired.
+    and no other file. In the status screen, p pauses, i invites, c draws the token as a
+    code, q ends it; y and n answer a console that asks to be paired.
     """
     from backends.mesh.dialling import parse_place
     from backends.mesh.worker import LISTEN_PORT
@@ -192,7 +186,7 @@ async def _lend(made: Worker, headless: bool, as_json: bool) -> None:
     headless = headless or as_json or is_linear()
     lending = asyncio.create_task(made.run())
     on_screen = not headless and sys.stdout.isatty() and sys.stdin.isatty()
-    watching = _on_screen(made) if on_screen else _log(made, as_json)
+    watching = WorkerScreen(made).run() if on_screen else _log(made, as_json)
     showing = asyncio.create_task(watching)
     try:
         await asyncio.wait([lending, showing], return_when=asyncio.FIRST_COMPLETED)
@@ -217,92 +211,7 @@ async def _log(made: Worker, as_json: bool) -> None:
         await asyncio.sleep(DRAW_S)
 
 
-async def _on_screen(made: Worker) -> None:
-    token: Token | None = None
-    if made.listens and not made.tenants.pairings.consoles:
-        token = made.invite(LIFE_S)
-    drawn = ""
-    async with _keys() as keys:
-        while True:
-            asking = made.tenants.pairings.asking
-            text = "\n".join(_screen(made, token))
-            if text != drawn:
-                redraw_screen(text)
-                drawn = text
-            try:
-                async with asyncio.timeout(DRAW_S):
-                    key = await keys.get()
-            except TimeoutError:
-                continue
-            if key == QUIT:
-                return
-            if key == PAUSE:
-                made.pause(not made.tenants.pairings.paused)
-                # Its own loop says what goes wrong.
-                with contextlib.suppress(DllmError):
-                    await made.tenants.look()
-            elif key == INVITE and made.listens:
-                token = made.invite(LIFE_S)
-            elif key in (ACCEPT, REFUSE) and asking is not None:
-                # It may have gone meanwhile.
-                with contextlib.suppress(DllmError):
-                    made.decide(asking.digits, key == ACCEPT)
-
-
-def _screen(made: Worker, token: Token | None) -> Iterator[str]:
-    lending = made.tenants
-    yield from map(_wrapped, status_lines(made.status))
-    if token is not None and not made.used(token):
-        yield f"  token    {token.text}"
-        yield "           good once, for an hour: dllm-tui peers add TOKEN"
-    if (asking := lending.pairings.asking) is not None and asking.accepted is None:
-        yield f"  pairing  {safe_line(asking.name)} ({asking.address}) wants to use it"
-        shown = format_digits(asking.digits)
-        yield f"           Does it show {shown}?   {ACCEPT} yes   {REFUSE} no"
-    yield ""
-    resumes = "resume" if lending.pairings.paused else "pause"
-    yield f"{PAUSE} {resumes}   {INVITE} invite   {QUIT} end"
-
-
-def _wrapped(line: str) -> str:
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(
-        line,
-        width,
-        subsequent_indent=" " * len("  limits   "),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-@contextlib.asynccontextmanager
-async def _keys() -> AsyncIterator[asyncio.Queue[str]]:
-    """The keys that are pressed meanwhile, unseen."""
-    import termios
-    import tty
-
-    pressed: asyncio.Queue[str] = asyncio.Queue()
-    before = termios.tcgetattr(sys.stdin)
-    loop = asyncio.get_running_loop()
-    try:
-        tty.setcbreak(sys.stdin)
-        loop.add_reader(sys.stdin, lambda: pressed.put_nowait(sys.stdin.read(1)))
-        yield pressed
-    finally:
-        loop.remove_reader(sys.stdin)
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
 # --- consoles --------------------------------------------------------------------
-
-
-def qr_text(text: str) -> str:
-    """A QR code of signs that every terminal draws."""
-    import segno
-
-    drawn = io.StringIO()
-    segno.make(text, error="l", micro=False).terminal(out=drawn, border=2, compact=True)
-    return drawn.getvalue().rstrip("\n")
 
 
 def token_lines(token: str, expires_at: float, qr: bool) -> Iterator[str]:

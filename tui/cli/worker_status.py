@@ -1,20 +1,46 @@
-"""The status of a worker for its owner, as lines."""
+"""The status of a worker for its owner: as lines, and as a screen with keys."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import math
+import os
+import shutil
+import sys
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
-from backends.units import format_bytes, format_count, format_ms
-from tui.cli.output import aligned
+import click
+
+from backends.errors import DllmError
+from backends.mesh.token import LIFE_S
+from backends.units import (
+    format_age,
+    format_bytes,
+    format_count,
+    format_digits,
+    format_ms,
+)
+from tui.cli.output import aligned, qr_text, redraw_screen
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from backends.mesh.owner_limits import OwnerLimits
+    from backends.mesh.token import Token
+    from backends.mesh.worker import Worker
     from backends.mesh.worker_status import LogEntry, TenantState, WorkerStatus
 
+DRAW_S = 1.0
 LOG_LINES = 8
+INDENT = " " * len("  limits   ")
+COLOURS = {"●": "green", "◐": "yellow", "○": "bright_black", "?": "yellow"}
+"""Of the signs that begin lines."""
+
+
+# --- as lines --------------------------------------------------------------------
 
 
 def status_lines(status: WorkerStatus) -> Iterator[str]:
@@ -82,3 +108,167 @@ def _console(console: TenantState) -> tuple[str, ...]:
 def _log(status: WorkerStatus, count: int) -> Iterator[str]:
     for line in status.log[-count:]:
         yield f"  {log_text(line)}"
+
+
+# --- as a screen -----------------------------------------------------------------
+
+
+class WorkerScreen:
+    """Draws a worker of this process, and acts on its owner's keys."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._token: Token | None = None
+        self._draws_code = self._asks_end = False
+
+    async def run(self) -> None:
+        """Draw until its owner ends it."""
+        self._worker.tenants.by_digits.is_on_screen = True
+        if self._worker.listens and not self._worker.tenants.pairings.consoles:
+            self._token = self._worker.invite(LIFE_S)
+        drawn = ""
+        async with _keys() as keys:
+            while True:
+                text = "\n".join(self.lines(*shutil.get_terminal_size()))
+                if text != drawn:
+                    redraw_screen(text, painted)
+                    drawn = text
+                try:
+                    async with asyncio.timeout(DRAW_S):
+                        key = await keys.get()
+                except TimeoutError:
+                    continue
+                if await self.press(key):
+                    return
+
+    async def press(self, key: str) -> bool:
+        """Act on a key; true if it ends the screen, and the worker with it."""
+        tenants = self._worker.tenants
+        if self._asks_end:
+            self._asks_end = False
+            return key == "y"
+        match key:
+            case "q":
+                self._asks_end = any(one.processes for one in tenants.known.values())
+                return not self._asks_end
+            case "p":
+                self._worker.pause(not tenants.pairings.paused)
+                # Its own loop says what goes wrong.
+                with contextlib.suppress(DllmError):
+                    await tenants.look()
+            case "i" if self._worker.listens:
+                self._token = self._worker.invite(LIFE_S)
+            case "c":
+                self._draws_code = not self._draws_code and self._open_token is not None
+            case "y" | "n" if (asking := tenants.pairings.asking) is not None:
+                # It may have gone meanwhile.
+                with contextlib.suppress(DllmError):
+                    self._worker.decide(asking.digits, key == "y")
+        return False
+
+    @property
+    def _open_token(self) -> Token | None:
+        token = self._token
+        return token if token is not None and self._worker.is_open(token) else None
+
+    def lines(self, width: int, height: int) -> Iterator[str]:
+        status, token = self._worker.status, self._open_token
+        self._draws_code &= token is not None
+        keys = list(self._key_lines(status))
+        above = list(_head(status))
+        if token is not None:
+            if self._draws_code and (code := _code(token, width, height)):
+                yield from code
+                return
+            above += self._token_lines(token)
+        above += self._pairing_lines()
+        above = [*_wrapped([*above, "", *_consoles(status)], width), ""]
+        rows = sum(max(1, math.ceil(len(line) / width)) for line in [*above, *keys])
+        yield from above
+        room = height - rows - 2
+        log = list(_wrapped(_log(status, LOG_LINES), width))
+        yield from log[-max(room, 1) :]
+        yield ""
+        yield from keys
+
+    def _token_lines(self, token: Token) -> Iterator[str]:
+        left = format_age(math.ceil((token.expires_at - time.time()) / 60) * 60)
+        yield f"  token    good once, for {left}: dllm-tui peers add TOKEN"
+        # Copied in one piece only if nothing stands before it.
+        yield token.text
+        if self._draws_code:
+            yield f"{INDENT}This terminal is too small to draw it as a code."
+
+    def _pairing_lines(self) -> Iterator[str]:
+        asking = self._worker.tenants.pairings.asking
+        if asking is None:
+            return
+        shown = format_digits(asking.digits)
+        yield f"? pairing  {safe_line(asking.name)} ({asking.address}) wants to use it"
+        if asking.accepted is None:
+            yield f"{INDENT}Does it show {shown}?   y yes   n no"
+        elif asking.accepted:
+            yield f"{INDENT}You agreed to {shown}; its user has not yet."
+        else:
+            yield f"{INDENT}You refused it."
+
+    def _key_lines(self, status: WorkerStatus) -> Iterator[str]:
+        if self._asks_end:
+            count = sum(console.processes for console in status.consoles)
+            runs = format_count(count, "program")
+            yield f"? {runs} of consoles end with it. End it?   y yes   n no"
+            return
+        resumes = "resume" if self._worker.tenants.pairings.paused else "pause"
+        code = "   c code" if self._open_token else ""
+        invites = "   i invite" if self._worker.listens else ""
+        yield f"p {resumes}{invites}{code}   q end"
+
+
+def painted(text: str) -> str:
+    """The text with the signs at the beginning of its lines in colour."""
+    if os.environ.get("NO_COLOR"):
+        return text
+
+    def line(plain: str) -> str:
+        bare = plain.lstrip()
+        colour = COLOURS.get(bare[:1])
+        if colour is None or bare[1:2] != " ":
+            return plain
+        return f"{plain[: -len(bare)]}{click.style(bare[0], fg=colour)}{bare[1:]}"
+
+    return "\n".join(map(line, text.split("\n")))
+
+
+def _code(token: Token, width: int, height: int) -> list[str]:
+    drawn = [*qr_text(token.text).splitlines(), "c back"]
+    fits = len(drawn) < height and max(map(len, drawn)) <= width
+    return drawn if fits else []
+
+
+def _wrapped(lines: Iterator[str] | list[str], width: int) -> Iterator[str]:
+    for line in lines:
+        yield textwrap.fill(
+            line,
+            width,
+            subsequent_indent=INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+@contextlib.asynccontextmanager
+async def _keys() -> AsyncIterator[asyncio.Queue[str]]:
+    """The keys that are pressed meanwhile, unseen."""
+    import termios
+    import tty
+
+    pressed: asyncio.Queue[str] = asyncio.Queue()
+    before = termios.tcgetattr(sys.stdin)
+    loop = asyncio.get_running_loop()
+    try:
+        tty.setcbreak(sys.stdin)
+        loop.add_reader(sys.stdin, lambda: pressed.put_nowait(sys.stdin.read(1)))
+        yield pressed
+    finally:
+        loop.remove_reader(sys.stdin)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

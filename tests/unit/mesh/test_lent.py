@@ -30,6 +30,7 @@ from backends.mesh.dialling import Dialled
 from backends.mesh.identity import own_key
 from backends.mesh.messages import AGENT, PAIR, USER_BY_KEY, USER_BY_SECRET
 from backends.mesh.owner_limits import OwnerLimits
+from backends.mesh.pairings import PairedConsole, PairingFile, with_console
 from backends.mesh.server import READ_BYTES_MAX, ModelFiles, WorkerServer
 from backends.mesh.tenants import Tenant, Tenants
 from backends.mesh.worker import Worker
@@ -619,6 +620,30 @@ async def test_a_running_worker_tells_its_status(tmp_path: Path) -> None:
         assert [entry.text for entry in status.log] == machine.tenants.lines
     with pytest.raises(MachineError):
         file.read()
+
+
+async def test_the_log_tells_who_may_come_and_who_came(machine: LentMachine) -> None:
+    other = machine.console.console_key_file.with_name("other")
+    await machine.pair()
+    await pair(machine.token(), other, "studio")
+    async with machine.login():
+        pass
+    # As a command does, in another process.
+    joined = PairedConsole(
+        name="vm", key="ssh-ed25519 AAAA", added_at=1.0, places=("x",)
+    )
+    pairings = PairingFile(machine.pairings.path)
+    pairings.change(lambda found: with_console(found, joined))
+    told = ["studio is paired", "studio-2 is paired", "vm is paired, and is dialled"]
+    told += ["studio has connected", "studio has disconnected"]
+
+    def all_told() -> bool:
+        text = "\n".join(machine.tenants.lines)
+        return all(line in text for line in told)
+
+    await until(all_told, "the log")
+    pairings.revoke("studio-2")
+    await until(lambda: "studio-2 is revoked" in machine.tenants.lines, "its end")
 
 
 async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
