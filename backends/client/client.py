@@ -525,6 +525,14 @@ class ControllerClient:
         asked = {"name": name, "life_s": life_s, "addresses": addresses}
         return await self._post("/v1/invitations", PeerInvitation, asked)
 
+    async def joined_peer(self, invitation: str) -> Peer | None:
+        """The peer that has used an invitation; None yet, an error if it is too late.
+
+        ``invitation``: its ``id``.
+        """
+        found = await self._get(f"/v1/invitations/{invitation}", tuple[Peer, ...])
+        return found[0] if found else None
+
     async def found_workers(self) -> FoundWorkers:
         """The workers that announce themselves on this network, as far as is known."""
         return await self._get("/v1/found", FoundWorkers)

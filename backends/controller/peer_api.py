@@ -114,6 +114,7 @@ class PeerApi:
             web.get("/v1/peers-to-pick", self._to_pick),
             web.post("/v1/peers", self._add),
             web.post("/v1/invitations", self._invite),
+            web.get("/v1/invitations/{id}", self._joined),
             web.get("/v1/found", self._found),
             web.post("/v1/pairings", self._begin_pairing),
             web.post("/v1/pairings/{digits}", self._decide_pairing),
@@ -160,12 +161,17 @@ class PeerApi:
         self._told(request, LOCAL).did("made a token for a machine to join")
         return json_response(
             PeerInvitation(
+                id=token.id,
                 token=token.text,
                 expires_at=token.expires_at,
                 addresses=token.addresses,
                 port=token.port,
             )
         )
+
+    async def _joined(self, request: web.Request) -> web.Response:
+        peer = self._peers.joined(request.match_info["id"])
+        return json_response([peer] if peer else [])
 
     async def _found(self, request: web.Request) -> web.Response:
         return json_response(self._peers.found())

@@ -8,7 +8,7 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from backends.mesh.messages import (
     read_line,
 )
 from backends.mesh.quic import QuicSocket
-from backends.mesh.token import Token, TokenKind, new_token, secret_hash
+from backends.mesh.token import ID_CHARS, Token, TokenKind, new_token, secret_hash
 from backends.state import NOT_JSON
 from backends.tasks import end_tasks
 
@@ -100,7 +100,8 @@ class JoinListener:
     """Listens, at a ``port``, once somebody is awaited or invited; by QUIC, too.
 
     ``joined`` is told of a worker that had a good token: the name it is to have, the
-    one it has, and its host key. It may refuse by a ``DllmError``.
+    one it has, and its host key. It returns the name that it got, or refuses by a
+    ``DllmError``.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class JoinListener:
         key_file: Path,
         name: str,
         port: Callable[[], int],
-        joined: Callable[[str, str, str], None],
+        joined: Callable[[str, str, str], Awaitable[str]],
         quic: QuicDialler | None = None,
     ) -> None:
         self._key_file = key_file
@@ -118,6 +119,7 @@ class JoinListener:
         self._quic = quic
         self._awaited: dict[str, Awaited] = {}
         self._invited: dict[str, tuple[float, str]] = {}
+        self._joined_as: dict[str, str] = {}
         self._listening: socket.socket | None = None
         self._accepting: list[asyncio.Task[None]] = []
         self._acceptor = Acceptor(self._welcome, log.warning)
@@ -162,6 +164,15 @@ class JoinListener:
     def invites(self) -> bool:
         """True while a token is good that nobody has used."""
         return any(until > time.time() for until, _ in self._invited.values())
+
+    def joined_as(self, invitation: str) -> str:
+        """The peer that has used an invitation; empty while it is good."""
+        if invitation in self._joined_as:
+            return self._joined_as[invitation]
+        good = (h for h, (until, _) in self._invited.items() if until > time.time())
+        if not any(hashed.startswith(invitation) for hashed in good):
+            raise MachineError("Nobody joined in time", "Make another token.")
+        return ""
 
     def invite(
         self,
@@ -222,17 +233,19 @@ class JoinListener:
             asked = msgspec.json.decode(told, type=PairRequest)
             answer = PairAnswer(name=self._name)
             try:
-                name = self._used(asked.secret)
+                hashed, name = self._used(asked.secret)
                 assert host_key is not None
-                self._joined(name, asked.name, public_line(host_key))
+                key = public_line(host_key)
+                name = await self._joined(name, asked.name, key)
+                self._joined_as[hashed[:ID_CHARS]] = name
             except DllmError as error:
                 answer = PairAnswer(problem=str(error))
             process.stdin.write(msgspec.json.encode(answer) + b"\n")
             await process.stdin.drain()
             await process.wait_closed()
 
-    def _used(self, secret: str) -> str:
-        """Use an invitation up; the name for the peer, if one was given."""
+    def _used(self, secret: str) -> tuple[str, str]:
+        """Use an invitation up; its hash, and the name that the peer is to have."""
         try:
             hashed = secret_hash(bytes.fromhex(secret))
         except ValueError:
@@ -245,7 +258,7 @@ class JoinListener:
         until, name = self._invited.pop(hashed)
         if until <= time.time():
             raise MachineError("This token has expired", "Ask for another one.")
-        return name
+        return hashed, name
 
 
 def _is_alive(made: socket.socket) -> bool:

@@ -235,16 +235,24 @@ class Peers:
 
     async def invite(self, name: str, life_s: float, addresses: Sequence[str]) -> Token:
         """A token for a machine that can dial us, though we cannot dial it."""
-        if name:
+        if name and not self._is_lent(name):
             self._require_new(name)
         quic = await self._quic.own_place()
         return self._join_listener.invite(life_s, name, addresses, quic)
 
-    def _joined(self, name: str, its_name: str, host_key: str) -> None:
+    def joined(self, invitation: str) -> Peer | None:
+        """The peer that has used an invitation; None while it is good.
+
+        ``invitation``: as the token's ``id``.
+        """
+        name = self._join_listener.joined_as(invitation)
+        return self._known[name].peer if name in self._known else None
+
+    async def _joined(self, name: str, its_name: str, host_key: str) -> str:
         from backends.machines.lent_peer import DIALS
 
-        name = name or suggested_name(its_name, self._known)
-        self.add(name, PeerConfig(worker=DIALS, host_key=host_key))
+        config = PeerConfig(worker=DIALS, host_key=host_key)
+        return (await self._add_lent(name, its_name, config)).name
 
     async def add_by_token(self, name: str, text: str, via: str | None = None) -> Peer:
         """Pair with the worker of a token, and add it.
@@ -256,8 +264,9 @@ class Peers:
         from backends.mesh.identity import line_of_raw
 
         token = read_token(text, TokenKind.ADD)
-        name = name or suggested_name(token.name, self._known)
-        self._require_new(name)
+        host_key = line_of_raw(token.key)
+        if name and not self._named(host_key):
+            self._require_new(name)
         dial: Dial = Dialled(token.places)
         if token.quic is not None:
             dial = self._quic.beside(dial, token.quic)
@@ -268,10 +277,10 @@ class Peers:
         except BaseException:
             await self._leave_relays()
             raise
-        places, host_key = " ".join(token.places), line_of_raw(token.key)
+        places = " ".join(token.places)
         quic = token.quic.text if token.quic else None
         config = PeerConfig(worker=places, host_key=host_key, quic=quic, via=via)
-        peer = self.add(name, config)
+        peer = await self._add_lent(name, token.name, config)
         if token.quic is not None:
             self._quic.learn(token.quic)
         return peer
@@ -286,10 +295,7 @@ class Peers:
 
     def found(self) -> FoundWorkers:
         """The workers on this network that announce themselves, ours among them."""
-        from backends.mesh.identity import key_of_line
-
-        keys = {n: c.host_key for n, c in self._configs.items() if c.host_key}
-        ours = {key_of_line(key).get_fingerprint(): name for name, key in keys.items()}
+        ours = self._names_by_key
         found = self._browser.found()
         workers = [replace(one, peer=ours.get(one.id, "")) for one in found.workers]
         return replace(found, workers=tuple(workers))
@@ -298,8 +304,6 @@ class Peers:
         """Agree on digits with the worker at a place; an earlier pairing ends."""
         from backends.mesh.digits import begin_pairing
 
-        if name:
-            self._require_new(name)
         if not is_place(place):
             raise UsageError(f"{place!r} is no place", "Write it like 10.0.0.7:50080.")
         key_file, own = self._paths.console_key_file, socket.gethostname()
@@ -308,6 +312,12 @@ class Peers:
             made = await begin_pairing(place, key_file, own)
             if made is None:
                 return PeerPairing()
+            if name and not self._named(made.host_key):
+                try:
+                    self._require_new(name)
+                except DllmError:
+                    made.close()
+                    raise
             outcome = asyncio.create_task(self._paired(name, made))
             # Who asked may have gone.
             outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -317,9 +327,8 @@ class Peers:
     async def _paired(self, name: str, made: DigitsPairing) -> Peer:
         try:
             await made.outcome()
-            name = name or suggested_name(made.name, self._known)
             config = PeerConfig(worker=made.place, host_key=made.host_key)
-            return self.add(name, config)
+            return await self._add_lent(name, made.name, config)
         finally:
             made.close()
 
@@ -419,6 +428,41 @@ class Peers:
         put_peer(self._paths, name, config)
         self._take(name, config, trusted)
         return self._known[name].peer
+
+    @property
+    def _names_by_key(self) -> dict[str, str]:
+        """The lent machines, by the fingerprints of their keys."""
+        from backends.mesh.identity import key_of_line
+
+        keys = {n: c.host_key for n, c in self._configs.items() if c.host_key}
+        return {key_of_line(key).get_fingerprint(): name for name, key in keys.items()}
+
+    def _named(self, host_key: str) -> str:
+        """The peer that has this key; empty if none has."""
+        from backends.mesh.identity import key_of_line
+
+        return self._names_by_key.get(key_of_line(host_key).get_fingerprint(), "")
+
+    def _is_lent(self, name: str) -> bool:
+        return name in self._configs and bool(self._configs[name].host_key)
+
+    async def _add_lent(self, name: str, its_name: str, config: PeerConfig) -> Peer:
+        """Keep a lent machine; one that is known by its key gets its new place only."""
+        assert config.host_key is not None
+        known = self._named(config.host_key)
+        if not known:
+            return self.add(name or suggested_name(its_name, self._known), config)
+        before = self._configs[known]
+        via = config.via or before.via
+        config = replace(before, worker=config.worker, quic=config.quic, via=via)
+        put_peer(self._paths, known, config)
+        if not self._serves(known):
+            await self._release(known)
+            self._join_listener.forget(config.host_key)
+            # The settings may have been followed meanwhile.
+            if known not in self._known:
+                self._take(known, config)
+        return self._known[known].peer
 
     async def remove(self, name: str) -> None:
         host_key = self._configs[self.known(name).peer.name].host_key

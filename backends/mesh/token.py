@@ -26,6 +26,7 @@ SECRET_BYTES = 16
 ADDRESSES_MAX = 8
 NAME_MAX = 64
 TOKEN_CHARS_MAX = 2048
+ID_CHARS = 16
 _CHECK_BYTES = 4
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}(%[A-Za-z0-9._-]{1,32})?")
 _AGAIN = "Copy all of it, in one piece."
@@ -63,6 +64,11 @@ class Token(Value, frozen=True, kw_only=True, array_like=True):
     def text(self) -> str:
         data = msgspec.msgpack.encode(self)
         return PREFIX + _text(data + _check(data))
+
+    @property
+    def id(self) -> str:
+        """Tells this invitation from others, and opens nothing."""
+        return secret_hash(self.secret)[:ID_CHARS]
 
     @property
     def places(self) -> tuple[str, ...]:

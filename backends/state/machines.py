@@ -102,6 +102,8 @@ class PeerAnswer(Value, frozen=True, kw_only=True):
 class PeerInvitation(Value, frozen=True, kw_only=True):
     """A token for a machine that is to join, shown once."""
 
+    id: str
+    """For asking who has used it."""
     token: str
     expires_at: int
     """Unix seconds."""

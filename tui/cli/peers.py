@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import click
@@ -23,7 +23,6 @@ from backends.state import (
     PeerState,
     ProvisionMode,
     QuestionKind,
-    Transport,
 )
 from backends.state.models import Delivered
 from backends.tasks import end_tasks
@@ -169,8 +168,9 @@ async def add_peer(
     destination = read_secret(destination)
     if is_token(destination):
         refuse_with("a token", "--bare", "--accept-host-key")
+        known = {peer.name for peer in await client.peers()}
         added = await client.add_peer(name or "", token=destination, via=via)
-        return await settled_peer(client, added.name)
+        return await _settled_lent(client, added, known)
     refuse_without("a token", "--via")
     if bare:
         refuse_with("--bare", "--accept-host-key")
@@ -219,8 +219,9 @@ async def _paired(client: ControllerClient, pairing: PeerPairing) -> Peer:
     if not agrees:
         raise MachineError(f"{its_name} was not added", "Use a token: dllm-tui worker.")
     say(f"Waiting for the owner of {its_name}.")
+    known = {peer.name for peer in await client.peers()}
     added = await client.pairing_outcome(pairing.digits)
-    return await settled_peer(client, added.name)
+    return await _settled_lent(client, added, known)
 
 
 FOUND = Table(
@@ -278,15 +279,13 @@ async def invite_peer(
     if no_wait:
         return None
     say(f"Waiting at port {made.port} for it to join. Ctrl-C ends only the waiting.")
-    while time.time() < made.expires_at:
-        new = [peer for peer in await client.peers() if peer.name not in known]
-        if joined := [p for p in new if p.transport == Transport.INVITED]:
-            peer = await settled_peer(client, joined[0].name)
+    while True:
+        if joined := await client.joined_peer(made.id):
+            peer = await _settled_lent(client, joined, known)
             for line in () if as_json else _lines(peer):
                 show(line)
             return None
         await asyncio.sleep(POLL_S)
-    raise MachineError("Nobody joined in time", "Make another token.")
 
 
 async def _answered(
@@ -299,6 +298,15 @@ async def _answered(
         answer = _answer(peer.question, trusted)
         with contextlib.suppress(DllmError):
             await client.answer_peer(name, answer)
+
+
+async def _settled_lent(
+    client: ControllerClient, added: Peer, known: Collection[str]
+) -> Peer:
+    """Say so, if a machine that was lent to us before has a new place only."""
+    if added.name in known:
+        say(f"It is {added.name}, which was known already: its place is the new one.")
+    return await settled_peer(client, added.name)
 
 
 async def settled_peer(client: ControllerClient, name: str) -> Peer:

@@ -124,7 +124,7 @@ A machine that another console of yours has for a peer is listed as *told by* th
         self._cluster = cluster
         self.follows = ""
         """The peer being added; empty before."""
-        self._added = False
+        self._added = self._was_known = False
         self._peers = peers
         self._known: tuple[KnownMachine, ...] = ()
         self._found = FoundWorkers()
@@ -242,6 +242,7 @@ A machine that another console of yours has for a peer is listed as *told by* th
         way = "token" if is_token(address) else way
         self._say(f"Adding {name or 'it'}…", "busy")
         self.follows = name or address
+        before = {peer.name for peer in self._peers}
         try:
             digits = ""
             if way == "ssh" and is_place(address):
@@ -263,6 +264,8 @@ A machine that another console of yours has for a peer is listed as *told by* th
             return
         self._digits = ""
         await self._choices.remove_children()
+        # A lent machine is known by its key, whatever it is called here.
+        self._was_known = peer.name in before
         self._added, self.follows = True, peer.name
         self.post_message(PeerAdded(peer.name))
         self.show_keys(self._box, ("adding.cancel", "closes"))
@@ -303,7 +306,7 @@ A machine that another console of yours has for a peer is listed as *told by* th
                 self._show_outcome(peer)
 
     def _show_outcome(self, peer: Peer) -> None:
-        outcome = outcome_of(peer)
+        outcome = outcome_of(peer, was_known=self._was_known)
         if outcome == self._shown:
             return
         before, self._shown = self._shown, outcome
@@ -391,7 +394,13 @@ class AddOutcome(NamedTuple):
     choices: tuple[Choice, ...] = ()
 
 
-def outcome_of(peer: Peer) -> AddOutcome:
+def outcome_of(peer: Peer, *, was_known: bool = False) -> AddOutcome:
+    """``was_known``: it has a new place, and is not to be removed again."""
+    if was_known:
+        made = outcome_of(peer)
+        kept = tuple(choice for choice in made.choices if choice.id != "again")
+        text = f"{peer.name} was known already: its place is the new one. {made.text}"
+        return made._replace(text=text, choices=kept)
     state = _LIKE.get(peer.state, peer.state)
     choices: tuple[Choice, ...] = _CHOICES.get(state, ())
     if state is PeerState.NO_ENGINE and peer.transport == Transport.INVITED:

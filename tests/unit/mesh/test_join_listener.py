@@ -43,13 +43,14 @@ class Console:
         self.bell = JoinListener(self.key_file, "studio", lambda: 0, self._joined)
         self.connection: LentConnection | None = None
 
-    def _joined(self, name: str, its_name: str, host_key: str) -> None:
+    async def _joined(self, name: str, its_name: str, host_key: str) -> str:
         if self.refuses:
             raise MachineError(self.refuses)
         self.joined.append((name, its_name, host_key))
         self.connection = LentConnection(
             its_name, self.bell.awaited(host_key, self._came), host_key, self.key_file
         )
+        return name or its_name
 
     def _came(self) -> None:
         if self.connection is not None:
@@ -93,8 +94,12 @@ async def test_a_token_is_waited_for_until_it_is_used_or_old(
     assert not console.bell.invites
     token = console.invite()
     assert console.bell.invites
+    assert not console.bell.joined_as(token.id)
     await Joiner(tmp_path / "nuc").worker.join(token)
     assert not console.bell.invites
+    assert console.bell.joined_as(token.id) == "nuc"
+    with pytest.raises(MachineError, match="Nobody joined in time"):
+        console.bell.joined_as("0" * 16)
 
 
 async def test_it_joins_and_is_reached_by_its_own_connection(
