@@ -235,8 +235,8 @@ class JoinListener:
             try:
                 hashed, name = self._used(asked.secret)
                 assert host_key is not None
-                key = public_line(host_key)
-                name = await self._joined(name, asked.name, key)
+                line = public_line(host_key)
+                name = await self._joined(name, asked.name, line)
                 self._joined_as[hashed[:ID_CHARS]] = name
             except DllmError as error:
                 answer = PairAnswer(problem=str(error))

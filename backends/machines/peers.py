@@ -448,8 +448,8 @@ class Peers:
 
     async def _add_lent(self, name: str, its_name: str, config: PeerConfig) -> Peer:
         """Keep a lent machine; one that is known by its key gets its new place only."""
-        assert config.host_key is not None
-        known = self._named(config.host_key)
+        host_key = config.host_key or ""
+        known = self._named(host_key)
         if not known:
             return self.add(name or suggested_name(its_name, self._known), config)
         before = self._configs[known]
@@ -458,7 +458,7 @@ class Peers:
         put_peer(self._paths, known, config)
         if not self._serves(known):
             await self._release(known)
-            self._join_listener.forget(config.host_key)
+            self._join_listener.forget(host_key)
             # The settings may have been followed meanwhile.
             if known not in self._known:
                 self._take(known, config)

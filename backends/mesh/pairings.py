@@ -253,14 +253,27 @@ def usable(pairings: Pairings, secret: bytes) -> Invitation:
 
 
 def with_console(pairings: Pairings, console: PairedConsole) -> Pairings:
-    """The pairings with one console more; an older entry of its key goes."""
-    others = tuple(one for one in pairings.consoles if one.key != console.key)
-    if len(others) >= CONSOLES_MAX:
+    """The pairings with one console more; one of a known key stays as it was.
+
+    It keeps the name that its owner gave it, and its places, if there are no new ones.
+    """
+    known = pairings.by_key(console.key)
+    if known is not None:
+        console = replace(
+            console,
+            name=known.name,
+            seen_at=known.seen_at,
+            places=console.places or known.places,
+            quic=console.quic if console.places else known.quic,
+        )
+        return _replaced(pairings, known.name, console)
+    if len(pairings.consoles) >= CONSOLES_MAX:
         raise MachineError(f"{CONSOLES_MAX} consoles are paired with it: no more fit")
-    taken = {one.name for one in others}
+    taken = {one.name for one in pairings.consoles}
     numbered = (f"{console.name}-{number}" for number in range(2, CONSOLES_MAX + 3))
     free = (name for name in (console.name, *numbered) if name not in taken)
-    return replace(pairings, consoles=(*others, replace(console, name=next(free))))
+    named = replace(console, name=next(free))
+    return replace(pairings, consoles=(*pairings.consoles, named))
 
 
 def _replaced(pairings: Pairings, name: str, console: PairedConsole) -> Pairings:

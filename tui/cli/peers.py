@@ -168,9 +168,9 @@ async def add_peer(
     destination = read_secret(destination)
     if is_token(destination):
         refuse_with("a token", "--bare", "--accept-host-key")
-        known = {peer.name for peer in await client.peers()}
+        before = {peer.name for peer in await client.peers()}
         added = await client.add_peer(name or "", token=destination, via=via)
-        return await _settled_lent(client, added, known)
+        return await _settled_lent(client, added, before)
     refuse_without("a token", "--via")
     if bare:
         refuse_with("--bare", "--accept-host-key")
@@ -219,9 +219,9 @@ async def _paired(client: ControllerClient, pairing: PeerPairing) -> Peer:
     if not agrees:
         raise MachineError(f"{its_name} was not added", "Use a token: dllm-tui worker.")
     say(f"Waiting for the owner of {its_name}.")
-    known = {peer.name for peer in await client.peers()}
+    before = {peer.name for peer in await client.peers()}
     added = await client.pairing_outcome(pairing.digits)
-    return await _settled_lent(client, added, known)
+    return await _settled_lent(client, added, before)
 
 
 FOUND = Table(

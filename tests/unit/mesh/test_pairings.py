@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from backends.errors import MachineError, UsageError
 from backends.mesh.pairings import (
@@ -18,6 +19,7 @@ from backends.mesh.pairings import (
     Pairings,
     with_console,
 )
+from backends.mesh.quic_place import QuicPlace
 
 SECRET = bytes(16)
 
@@ -100,6 +102,20 @@ def test_the_same_key_is_one_console_and_a_name_is_one(pairings: PairingFile) ->
     assert [one.name for one in found.consoles] == ["ada"]
     found = with_console(found, console("ada", "ssh-ed25519 other"))
     assert [one.name for one in found.consoles] == ["ada", "ada-2"]
+
+
+def test_a_console_that_is_paired_again_keeps_its_name_and_is_dialled() -> None:
+    quic = QuicPlace(node=bytes(32))
+    joined = replace(console("studio"), places=("10.0.0.2:50070",), quic=quic)
+    found = with_console(Pairings(), joined)
+    named = replace(joined, name="ada", seen_at=7.0)
+    found = replace(found, consoles=(named, console("bob")))
+    again = replace(console("vm", joined.key), added_at=2.0)
+    found = with_console(found, again)
+    assert found.consoles == (replace(named, added_at=2.0), console("bob"))
+    moved = replace(again, places=("10.0.0.3:50070",))
+    assert with_console(found, moved).console("ada").places == moved.places
+    assert with_console(found, moved).console("ada").quic is None
 
 
 def test_there_is_room_for_some_consoles_only() -> None:
