@@ -274,6 +274,17 @@ def put_peer(paths: Paths, name: str, peer: PeerConfig) -> None:
     _edit(paths, put)
 
 
+def move_peer(paths: Paths, name: str, places: Mapping[str, str | None]) -> None:
+    """Change where a peer is; a peer that is in the file no more stays away."""
+
+    def move(document: TOMLDocument) -> None:
+        table = document.get("peers", {}).get(name)
+        if table is not None:
+            table.update({key: value for key, value in places.items() if value})
+
+    _edit(paths, move)
+
+
 def drop_peer(paths: Paths, name: str) -> None:
     def drop(document: TOMLDocument) -> None:
         peers = document.get("peers", {})

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import asyncssh
+from msgspec.structs import replace
 
 from backends.errors import MachineError
+from backends.machine_names import is_place
 from backends.machines.peer import SshPeer
 from backends.machines.shell import transfer_error
 from backends.machines.ssh.connection import ConnectionPhase
@@ -16,10 +20,13 @@ from backends.machines.ssh.files import Meter, upload
 from backends.machines.ssh.lent import LentConnection, ThroughHost
 from backends.mesh.dialling import Dialled
 from backends.mesh.messages import PART
+from backends.mesh.quic_place import ADDRESSES_MAX as QUIC_ADDRESSES_MAX
 from backends.mesh.quic_place import parse_quic_place
+from backends.mesh.token import ADDRESSES_MAX
 from backends.models.identity import identity_of
 from backends.state import PeerWork, Transport
 from backends.state.models import Delivered
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from backends.config import PeerConfig
@@ -29,7 +36,9 @@ if TYPE_CHECKING:
     from backends.machines.ssh.connection import ConnectionState
     from backends.machines.ssh.tunnels import Tunnel
     from backends.mesh.dialling import Dial
+    from backends.mesh.messages import WorkerHello
     from backends.mesh.quic_dial import QuicDialler
+    from backends.mesh.quic_place import QuicPlace
 
 DIALS = "dials"
 """In place of its places: it dials us."""
@@ -39,7 +48,8 @@ class LentPeer(SshPeer):
     """Implements ``Machine`` for a worker alone: never the head, nothing is installed.
 
     ``awaited`` makes the dial of one that dials us, by its host key. ``quic`` dials the
-    others by QUIC, too, where their settings have a place for that.
+    others by QUIC, too, where their settings have a place for that. ``moved`` is told
+    of their new places; ``announced`` looks here for one that is gone.
     """
 
     transport = Transport.INVITED
@@ -51,26 +61,73 @@ class LentPeer(SshPeer):
         *,
         awaited: Callable[[str, Callable[[], None]], Dial],
         quic: QuicDialler,
+        moved: Callable[[str, PeerConfig, QuicPlace | None], None],
+        announced: Callable[[str], Awaitable[tuple[str, ...]]],
         **known: Any,
     ) -> None:
         self._awaited = awaited
         self._quic = quic
+        self._moved = moved
+        self._announced = announced
+        self._config = config
+        self._heard: tuple[str, ...] = ()
+        """The places that somebody announces, who may have its key."""
+        self._searching: asyncio.Task[None] | None = None
         super().__init__(name, config, **known)
 
     def _connected_by(self, name: str, config: PeerConfig) -> LentConnection:
-        key, place = config.host_key or "", config.worker or ""
-        dial: Dial
-        if place == DIALS:
+        key = config.host_key or ""
+        if self._dials:
             dial = self._awaited(key, lambda: self.connection.poke())
         else:
-            dial = Dialled(place.split())
-            if config.quic:
-                dial = self._quic.beside(dial, parse_quic_place(config.quic))
-            if config.via:
-                dial = ThroughHost(dial, config.via, place.split())
+            dial = self._dial()
         self._invited = LentConnection(name, dial, key, self._paths.console_key_file)
         self._invited.is_busy = self._is_busy
+        self._invited.on_greeted = self._learn_places
         return self._invited
+
+    # --- its places -------------------------------------------------------------------
+
+    @property
+    def _dials(self) -> bool:
+        return self._config.worker == DIALS
+
+    @property
+    def _places(self) -> tuple[str, ...]:
+        return tuple((self._config.worker or "").split())
+
+    def _dial(self) -> Dial:
+        config, places = self._config, (*self._heard, *self._places)
+        dial: Dial = Dialled(places)
+        if config.quic:
+            dial = self._quic.beside(dial, parse_quic_place(config.quic))
+        return ThroughHost(dial, config.via, places) if config.via else dial
+
+    def _learn_places(self) -> None:
+        """Its key is proved: keep the places that it tells."""
+        if self._dials:
+            return
+        quic, here = self._invited.hello.quic, self._invited.place
+        used = here if here in (*self._places, *self._heard) else ""
+        config = moved_to(self._config, self._invited.hello, used)
+        if config != self._config:
+            self._config, self._heard = config, ()
+            self._invited.dial_by(self._dial())
+            self._show(address=config.worker or "")
+            self._moved(self.name, config, quic)
+
+    async def _search(self) -> None:
+        heard = await self._announced(self._config.host_key or "")
+        if set(heard) - {*self._heard, *self._places}:
+            self._heard = heard
+            self._invited.dial_by(self._dial())
+            self.connection.poke()
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            await end_tasks(self._searching)
 
     def _is_busy(self) -> bool:
         works = (self._work, self._looking)
@@ -80,6 +137,11 @@ class LentPeer(SshPeer):
         super()._on_state(state)
         connected = state.phase is ConnectionPhase.CONNECTED
         self._show(path=self._invited.path if connected else None)
+        failed = state.phase is ConnectionPhase.WAITING and state.retry_at is not None
+        is_refused = state.revoked or state.withheld
+        searches = self._searching is not None and not self._searching.done()
+        if failed and not (self._dials or is_refused or searches):
+            self._searching = asyncio.create_task(self._search())
 
     async def _greeting(self) -> Greeting:
         self._prober.lent = self._invited.hello.models
@@ -156,3 +218,50 @@ class LentPeer(SshPeer):
 
     async def way_from(self, way: LinkTransport, spec: TransportSpec) -> Tunnel:
         return await self.connection.forward_back(way)
+
+
+def moved_to(config: PeerConfig, hello: WorkerHello, used: str) -> PeerConfig:
+    """The settings of a worker that tells where it is; it is reached at ``used`` now.
+
+    Names and public addresses stay, for it may not know its own as others see them.
+    """
+    places = tuple((config.worker or "").split())
+    told = tuple(place for place in hello.places if _is_address(place))
+    places = _renewed(places, told, used)[:ADDRESSES_MAX]
+    known, quic = parse_quic_place(config.quic) if config.quic else None, hello.quic
+    if quic is None or not quic.makes_sense:
+        quic = known
+    elif known is not None and known.node == quic.node:
+        addresses = _renewed(known.addresses, quic.addresses)[:QUIC_ADDRESSES_MAX]
+        quic = replace(quic, addresses=addresses, relay=quic.relay or known.relay)
+    return replace(
+        config, worker=" ".join(places), quic=quic.text if quic else config.quic
+    )
+
+
+def _renewed(
+    known: tuple[str, ...], told: tuple[str, ...], used: str = ""
+) -> tuple[str, ...]:
+    first = (used,) if used else ()
+    if not told:
+        return known if used in known else (*first, *known)
+    stay = (place for place in known if not _is_address(place) or _is_public(place))
+    made = tuple(dict.fromkeys((*first, *told, *stay)))
+    return known if set(made) == set(known) else made
+
+
+def _host(place: str) -> IPv4Address | IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ip_address(place.rpartition(":")[0].strip("[]"))
+    return None
+
+
+def _is_address(place: str) -> bool:
+    """True for an address that others can have, too."""
+    host = _host(place)
+    return host is not None and is_place(place) and not host.is_loopback
+
+
+def _is_public(place: str) -> bool:
+    host = _host(place)
+    return host is not None and not (host.is_private or host.is_link_local)

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from backends.config import PeerConfig, check_peer_name, drop_peer, put_peer
+from backends.config import (
+    PeerConfig,
+    check_peer_name,
+    drop_peer,
+    move_peer,
+    put_peer,
+)
 from backends.errors import (
     ControllerError,
     DllmError,
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
     from backends.mesh.digits import DigitsPairing
     from backends.mesh.discovery import Browser
     from backends.mesh.quic_dial import QuicDialler
+    from backends.mesh.quic_place import QuicPlace
     from backends.mesh.token import Token
     from backends.paths import Paths
     from backends.state import FoundWorkers, Peer
@@ -208,6 +215,7 @@ class Peers:
         if not config.worker:
             return SshPeer(name, config, **known, trusted=trusted)
         known |= {"awaited": self._join_listener.awaited, "quic": self._quic}
+        known |= {"moved": self._moved, "announced": self._announced_at}
         return LentPeer(name, config, **known)
 
     # --- invitations ------------------------------------------------------------------
@@ -284,6 +292,26 @@ class Peers:
         if token.quic is not None:
             self._quic.learn(token.quic)
         return peer
+
+    def _moved(self, name: str, config: PeerConfig, quic: QuicPlace | None) -> None:
+        """Keep the places that a lent machine has told, in the settings, too."""
+        if name not in self._configs:
+            return
+        places = {"worker": config.worker, "quic": config.quic}
+        try:
+            move_peer(self._paths, name, places)
+        except DllmError as error:
+            log.warning("the new place of %s is not kept: %s", name, error)
+            return
+        # So what follows the settings sees no change.
+        self._configs[name] = replace(self._configs[name], **places)
+        if quic is not None:
+            self._quic.learn(quic)
+
+    async def _announced_at(self, host_key: str) -> tuple[str, ...]:
+        from backends.mesh.identity import key_of_line
+
+        return await self._browser.places_of(key_of_line(host_key).get_fingerprint())
 
     # --- found here, and paired by digits ---------------------------------------------
 

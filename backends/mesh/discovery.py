@@ -135,6 +135,15 @@ class Browser:
             problem=self._problem,
         )
 
+    async def places_of(self, key_id: str) -> tuple[str, ...]:
+        """Where workers of this id announce themselves, after a moment of looking."""
+        while True:
+            found = self.found()
+            here = tuple(one.address for one in found.workers if one.id == key_id)
+            if here or found.settled:
+                return here
+            await asyncio.sleep(LOOK_S)
+
     async def close(self) -> None:
         await end_tasks(self._task)
 

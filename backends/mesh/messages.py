@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from backends.mesh.quic_place import QuicPlace
 from backends.state import Value
 
 HELLO, AGENT, PAIR, SFTP, NOISE = "hello", "agent", "pair", "sftp", "noise"
@@ -39,6 +40,10 @@ class WorkerHello(Value, frozen=True, kw_only=True):
     """True if models may be added to the first of these folders."""
     refusal: str = ""
     """Why nothing is lent now, in a few words."""
+    places: tuple[str, ...] = ()
+    """Where it listens now; empty: it only dials."""
+    quic: QuicPlace | None = None
+    """With the key of its relay."""
 
 
 class PairRequest(Value, frozen=True, kw_only=True):

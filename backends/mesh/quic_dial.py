@@ -7,8 +7,6 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from backends.errors import MachineError
 from backends.mesh.dialling import greeted, said, sooner
 from backends.mesh.identity import own_key, quic_seed
@@ -79,9 +77,7 @@ class QuicDialler:
         except MachineError as error:
             log.info("a token tells no place of QUIC: %s", error)
             return None
-        if not place.relay:
-            return place
-        return replace(place, relay_key=self._relays.access(place.relay).key)
+        return self._relays.with_key(place)
 
     def _access(self, place: QuicPlace) -> RelayAccess | None:
         if not place.relay:

@@ -28,7 +28,9 @@ from backends.mesh.digits import DigitsServer, shown_name
 from backends.mesh.identity import key_of_line, line_of_raw, public_line
 from backends.mesh.messages import PROTOCOL, WorkerHello
 from backends.mesh.pairings import PairedConsole
+from backends.mesh.relay_access import RelayFile
 from backends.mesh.request_policy import AgentPolicy
+from backends.mesh.token import ADDRESSES_MAX, place
 from backends.mesh.worker_status import LogEntry, TenantState, WorkerStatus
 from backends.paths import relay_binary
 from backends.printable import printable
@@ -320,6 +322,8 @@ class Tenants:
 
     def hello(self) -> WorkerHello:
         libc = " ".join(platform.libc_ver()).strip()
+        found, relays = self.pairings, RelayFile(self._paths.relays_file)
+        places = (place(one, found.port) for one in found.addresses if found.port)
         return WorkerHello(
             protocol=PROTOCOL,
             name=self.name,
@@ -331,6 +335,8 @@ class Tenants:
             models=self.limits.models,
             writable=self.limits.writable,
             refusal=self.refusal,
+            places=tuple(places)[:ADDRESSES_MAX],
+            quic=relays.with_key(found.quic) if found.quic else None,
         )
 
     # --- looking after it -----------------------------------------------------------

@@ -41,7 +41,7 @@ from backends.mesh.token import TokenKind, new_token, place
 from backends.mesh.worker_status import StatusFile
 from backends.printable import printable
 from backends.state import FoundWorker
-from backends.tasks import end_tasks, first_of, forever
+from backends.tasks import end_tasks, first_of
 
 if TYPE_CHECKING:
     from backends.mesh.dialling import Dial
@@ -75,7 +75,9 @@ class Worker:
         self._key = own_key(paths.worker_key_file)
         self._dialling: dict[str, asyncio.Task[None]] = {}
         self.acceptor = Acceptor(self._welcome, tenants.say)
-        self._announced: tuple[FoundWorker, Sequence[str]] | None = None
+        self._announces = False
+        self._moved = asyncio.Event()
+        self._address = ""
         self._listening: socket.socket | None = None
         self._quic: QuicEndpoint | None = None
         self._meeting: asyncio.Task[None] | None = None
@@ -121,24 +123,31 @@ class Worker:
         ``announces``: say so on the network, and pair with consoles by digits.
         """
         self._hold()
-        self._listening = listening_at(address, port)
-        port = self._listening.getsockname()[1]
-        addresses = tuple(reachable(address))
-        own = {"name": self.tenants.name, "addresses": addresses, "port": port}
+        self._listening, self._address = listening_at(address, port), address
+        port = self._port
+        own = {"name": self.tenants.name, "port": port}
         self._pairings.change(
             lambda pairings: replace(pairings, pid=os.getpid(), **own)
         )
+        self._write_addresses()
         self.tenants.say(f"listening at {place(address, port)}")
         self._ways.append(f"TCP at {place(address, port)}")
-        self.tenants.by_digits.is_open = announces
-        if announces and (heard_at := near(addresses)):
-            worker = FoundWorker(
-                name=printable(self.tenants.name, WORD_CHARS),
-                address=place(heard_at[0], port),
-                version=version("dllm-tui"),
-                id=self._key.get_fingerprint(),
+        self.tenants.by_digits.is_open = self._announces = announces
+
+    @property
+    def _port(self) -> int:
+        return int(self._listening.getsockname()[1]) if self._listening else 0
+
+    def _write_addresses(self) -> None:
+        """Write down the addresses of now, for consoles and tokens."""
+        if self._listening is None:
+            return
+        addresses = tuple(reachable(self._address))
+        if self.tenants.pairings.addresses != addresses:
+            self._pairings.change(
+                lambda pairings: replace(pairings, addresses=addresses)
             )
-            self._announced = worker, heard_at
+            self._moved.set()
 
     async def listen_quic(self, address: str, port: int) -> None:
         """Be reached by QUIC, too; without iroh that is said, and all else goes on."""
@@ -213,6 +222,7 @@ class Worker:
             await self.tenants.look()
             await self._dial_all()
             self._write_quic()
+            self._write_addresses()
             self._status.write(self.status)
         except DllmError as error:
             if str(error) != self._wrong:
@@ -226,13 +236,24 @@ class Worker:
             self._held = self._pairings.hold()
 
     async def _announce(self) -> None:
-        if self._announced is None:
-            return
-        try:
-            async with announced(*self._announced):
-                await forever()
-        except MachineError as error:
-            self.tenants.say(f"{error.what}: consoles need its address or a token")
+        """Say where it listens; anew, once its addresses are others."""
+        while self._announces:
+            self._moved.clear()
+            if not (heard_at := near(self.tenants.pairings.addresses)):
+                await self._moved.wait()
+                continue
+            worker = FoundWorker(
+                name=printable(self.tenants.name, WORD_CHARS),
+                address=place(heard_at[0], self._port),
+                version=version("dllm-tui"),
+                id=self._key.get_fingerprint(),
+            )
+            try:
+                async with announced(worker, heard_at):
+                    await self._moved.wait()
+            except MachineError as error:
+                self.tenants.say(f"{error.what}: consoles need its address or a token")
+                await self._moved.wait()
 
     def _write_quic(self) -> None:
         place = self._quic.place if self._quic else None
@@ -415,9 +436,8 @@ def new_invitation(paths: Paths, pairings: PairingFile, life_s: float) -> Token:
     key = raw_of(own_key(paths.worker_key_file))
     named = found.name, found.addresses, found.port
     quic = found.quic
-    if quic is not None and quic.relay:
-        access = RelayFile(paths.relays_file).access(quic.relay)
-        quic = replace(quic, relay_key=access.key)
+    if quic is not None:
+        quic = RelayFile(paths.relays_file).with_key(quic)
     token = new_token(TokenKind.ADD, *named, key, life_s, quic)
     pairings.invite(token.secret, token.expires_at)
     return token

@@ -47,7 +47,7 @@ PROGRAM_HEADER = "Dllm-Program"
 """The header of a request's program: ``console``, or the name of a command."""
 AGENT_HEADER = "Ssh-Auth-Sock"
 """The header of the client's ssh-agent; the controller may be older than that."""
-API_VERSION = 16
+API_VERSION = 17
 """Grows with every change that an older client or controller would misread."""
 ALIVE_EVERY_S = 1.0
 """A controller that works on a request says so at least this often."""

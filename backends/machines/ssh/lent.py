@@ -66,6 +66,7 @@ from backends.mesh.messages import (
     WorkerHello,
     read_line,
 )
+from backends.mesh.token import place
 from backends.state import NOT_JSON, PeerPath
 from backends.tasks import end_tasks
 
@@ -95,7 +96,7 @@ class LentLogin:
 
     def __init__(self, name: str, dial: Dial, host_key: str, key_file: Path) -> None:
         self._name = name
-        self._dial = dial
+        self.dial = dial
         self._host_key = host_key
         self._key_file = key_file
 
@@ -103,18 +104,18 @@ class LentLogin:
         self, answers: Mapping[QuestionKind, str] | None = None
     ) -> asyncssh.SSHClientConnection:
         """Connect and log in, within 15 s."""
-        return await self._opened(self._dial.connected, self._dial.otherwise)
+        return await self._opened(self.dial.connected, self.dial.otherwise)
 
     async def open_better(self, path: PeerPath | None) -> asyncssh.SSHClientConnection:
         """The same by a better way than a path."""
-        return await self._opened(lambda: self._dial.better(path))
+        return await self._opened(lambda: self.dial.better(path))
 
     async def _opened(
         self, way: Way, other: Way | None = None
     ) -> asyncssh.SSHClientConnection:
         key = await asyncio.to_thread(own_key, self._key_file)
         try:
-            async with reaching(self._name, self._dial.label, CONNECT_TIMEOUT_S):
+            async with reaching(self._name, self.dial.label, CONNECT_TIMEOUT_S):
                 made = await way()
                 login = {"username": USER_BY_KEY, "client_keys": [key]}
                 return await _logged_in(made, other, self._host_key, **login)
@@ -259,19 +260,19 @@ class ThroughHost:
 
     async def _beyond(self, link: asyncssh.SSHClientConnection) -> socket.socket:
         why = MachineError(f"{self._host} has no place to connect to")
-        for place in self._places:
-            host, _, port = place.rpartition(":")
+        for one in self._places:
+            host, _, port = one.rpartition(":")
             plain, ours = socket.socketpair()
             made = IndirectSocket(fileno=plain.detach())
-            made.path = _HostPath(PeerPath(via=str(self._host), address=place))
+            made.path = _HostPath(PeerPath(via=str(self._host), address=one))
             try:
                 async with asyncio.timeout(DIAL_S):
                     await connect_beyond(link, ours, host.strip("[]"), int(port))
                 return made
             except TimeoutError:
-                why = MachineError(f"{self._host} reaches nobody at {place}")
+                why = MachineError(f"{self._host} reaches nobody at {one}")
             except asyncssh.ChannelOpenError as error:
-                why = forwarding_failed(str(self._host), place, error)
+                why = forwarding_failed(str(self._host), one, error)
             except BaseException:
                 made.close()
                 raise
@@ -299,12 +300,30 @@ class LentConnection(Connection):
         super().__init__(name, Destination(host=name), login=lambda: self._ways)
         self.hello = WorkerHello(protocol=PROTOCOL)
         self.is_busy: Callable[[], bool] = lambda: False
+        self.on_greeted: Callable[[], None] = lambda: None
+        """Gets every login, once it is the one that is used."""
         self._shares = dial.shares
 
     @property
     def path(self) -> PeerPath | None:
         """The path now, by QUIC or an SSH host; None where it is of TCP."""
         return path.now if (path := self._indirect) is not None else None
+
+    @property
+    def place(self) -> str:
+        """The address that it has been reached at; empty where that was by QUIC."""
+        if (path := self.path) is not None:
+            return path.address if path.via else ""
+        end = self._link.get_extra_info("peername") if self._link is not None else None
+        return place(*end[:2]) if end else ""
+
+    def dial_by(self, dial: Dial) -> None:
+        """Dial it by another way from now on."""
+        self._ways.dial = dial
+
+    def _take(self, link: asyncssh.SSHClientConnection) -> None:
+        super()._take(link)
+        self.on_greeted()
 
     @property
     def _indirect(self) -> SocketPath | None:

@@ -11,11 +11,17 @@ from msgspec.structs import replace
 
 from backends.config import PeerConfig, load_config
 from backends.errors import ControllerError
+from backends.machines.lent_peer import LentPeer, moved_to
 from backends.machines.peers import Peers
-from backends.mesh.identity import public_line, raw_of
+from backends.mesh.discovery import Browser
+from backends.mesh.identity import own_key, public_line, raw_of
+from backends.mesh.messages import PROTOCOL, WorkerHello
+from backends.mesh.quic_place import QuicPlace
 from backends.mesh.token import Token, TokenKind, new_token
 from backends.state import Peer
 from tests.kit.clusters import paths_in
+from tests.kit.waiting import until
+from tests.unit.mesh.lent import lent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -49,7 +55,8 @@ class Known:
             show=lambda _: None,
             serves=self.serving.__contains__,
         )
-        self.peers._made = cast("Callable[..., Any]", StillPeer)  # type: ignore[method-assign]
+        made = cast("Callable[..., Any]", StillPeer)
+        self.peers._made = made  # type: ignore[method-assign]
 
     @property
     def settings(self) -> dict[str, PeerConfig]:
@@ -107,3 +114,104 @@ async def test_a_peer_that_serves_gets_its_new_place_afterwards(known: Known) ->
     known.serving.clear()
     assert await peers.follow(known.settings)
     assert known.shown == {"nuc": "10.0.0.8:50080"}
+
+
+# --- machines that move ---------------------------------------------------------------
+
+LENT = PeerConfig(worker="10.0.0.7:50080", host_key=public_line(KEY))
+NODE, OTHER_NODE = bytes(32), bytes([1]) * 32
+
+
+def told(*places: str, quic: QuicPlace | None = None) -> WorkerHello:
+    return WorkerHello(protocol=PROTOCOL, places=places, quic=quic)
+
+
+@pytest.mark.parametrize(
+    ("known", "hello", "used", "places"),
+    [
+        # As a router leases addresses.
+        ("10.0.0.7:1", ("10.0.0.9:1",), "", "10.0.0.9:1"),
+        ("10.0.0.7:1", ("10.0.0.9:1",), "10.0.0.7:1", "10.0.0.7:1 10.0.0.9:1"),
+        # It knows no name, and no address that a router of its has.
+        ("nuc.lan:1 8.8.8.8:7", ("10.0.0.9:1",), "", "10.0.0.9:1 nuc.lan:1 8.8.8.8:7"),
+        ("10.0.0.7:1 [fd00::7]:1", ("[fd00::7]:1", "10.0.0.7:1"), "", "="),
+        # Our own loopback is no place of its.
+        ("10.0.0.7:1", ("127.0.0.1:1", "[::1]:1"), "", "="),
+        ("10.0.0.7:1", ("x" * 999, "a b:1", "nuc:1", "10.0.0.9"), "", "="),
+        # An older one tells nothing.
+        ("10.0.0.7:1", (), "10.0.0.7:1", "="),
+        ("10.0.0.7:1", (), "10.0.0.9:1", "10.0.0.9:1 10.0.0.7:1"),
+    ],
+)
+def test_the_places_that_a_worker_tells_replace_those_that_can_be_others(
+    known: str, hello: tuple[str, ...], used: str, places: str
+) -> None:
+    config = replace(LENT, worker=known)
+    moved = moved_to(config, told(*hello), used)
+    assert moved == replace(config, worker=known if places == "=" else places)
+
+
+def test_a_place_of_quic_is_kept_without_the_key_of_its_relay() -> None:
+    quic = QuicPlace(
+        node=NODE, addresses=("10.0.0.9:5",), relay="http://8.8.8.8:9", relay_key="k"
+    )
+    moved = moved_to(LENT, told(quic=quic), "")
+    assert moved.quic == f"{NODE.hex()} 10.0.0.9:5 http://8.8.8.8:9"
+    # Its own network tells sooner what it is there than how it looks from outside.
+    public = replace(quic, addresses=("10.0.0.7:5", "8.8.4.4:41"))
+    early = replace(quic, relay="", addresses=("10.0.0.9:5",))
+    moved = moved_to(replace(LENT, quic=public.text), told(quic=early), "")
+    assert moved.quic == f"{NODE.hex()} 10.0.0.9:5 8.8.4.4:41 http://8.8.8.8:9"
+    other = replace(early, node=OTHER_NODE)
+    assert moved_to(moved, told(quic=other), "").quic == other.text
+    for nothing in (None, replace(quic, node=b"x")):
+        assert moved_to(moved, told(quic=nothing), "") == moved
+
+
+async def test_a_machine_at_another_address_is_found_by_its_announcement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The announcement proves nothing; its key does, and then it is kept."""
+    async with lent(tmp_path) as machine:
+        await machine.pair()
+        (here,) = machine.places
+        known = Known(tmp_path / "ours")
+        del known.peers._made
+        known.peers._settle = cast("Any", None)
+        known.paths.console_key_file.parent.mkdir(parents=True)
+        machine.console.console_key_file.rename(known.paths.console_key_file)
+        asked: list[str] = []
+
+        async def announced(_: Browser, key_id: str) -> tuple[str, ...]:
+            asked.append(key_id)
+            return (here,)
+
+        async def unseen(_: LentPeer) -> None:
+            pass
+
+        monkeypatch.setattr(Browser, "places_of", announced)
+        monkeypatch.setattr(LentPeer, "look", unseen)
+        gone = PeerConfig(worker="127.0.0.1:9", host_key=machine.host_key)
+        known.peers.add("nuc", gone)
+        try:
+            await until(lambda: known.settings["nuc"] != gone, "its new place")
+            assert known.settings["nuc"].worker == f"{here} 127.0.0.1:9"
+            assert await known.peers.follow(known.settings)
+            assert known.shown == {"nuc": f"{here} 127.0.0.1:9"}
+            assert cast("Any", known.peers.ssh("nuc")).connection.connected
+        finally:
+            await known.peers.close()
+        key = own_key(machine.paths.worker_key_file)
+        assert set(asked) == {key.get_fingerprint()}
+
+
+async def test_a_worker_tells_the_addresses_that_it_has_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lent(tmp_path) as machine:
+        port = machine.pairings.read().port
+        assert machine.tenants.hello().places == (f"127.0.0.1:{port}",)
+        monkeypatch.setattr("backends.mesh.worker.reachable", lambda _: ["10.0.0.9"])
+        await until(lambda: machine.pairings.read().addresses == ("10.0.0.9",))
+        assert machine.tenants.hello().places == (f"10.0.0.9:{port}",)
+        assert machine.token().addresses == ("10.0.0.9",)
