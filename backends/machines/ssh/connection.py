@@ -239,7 +239,7 @@ class Connection:
         gone = ConnectionState(phase=ConnectionPhase.WAITING, since=since, note=note)
         self._tell(gone)
         # A machine that lets everybody in and drops them must not be hammered either.
-        await self._wait(note)
+        await self._wait(note, self.lost)
 
     async def _beat_until_it_breaks(self) -> None:
         while not self._broke.is_set():
@@ -393,12 +393,15 @@ class Connection:
         if link is not self._link:
             return
         self._link = None
-        self.lost = connection_lost(self.name, error)
+        self.lost = self._loss(error)
         for tunnel in self._tunnels:
             tunnel.abort()
         self._tunnels.clear()
         self._login.close()
         self._broke.set()
+
+    def _loss(self, error: Exception | None) -> PeerUnreachable:
+        return connection_lost(self.name, error)
 
     # --- programs -------------------------------------------------------------------
 

@@ -45,7 +45,9 @@ def connect_error(
         return _explain_protocol(error, where)
     if isinstance(error, OSError):
         return _explain_network(error, where, timeout_s)
-    return PeerUnreachable(f"The connection to {where.label} failed ({_text(error)})")
+    return PeerUnreachable(
+        f"The connection to {where.label} failed ({reason_of(error)})"
+    )
 
 
 def host_key_changed(where: Settings, lines: Sequence[KnownLine]) -> PeerUnreachable:
@@ -113,8 +115,15 @@ def connection_lost(name: str, error: BaseException | None) -> PeerUnreachable:
         return PeerUnreachable(
             f"{name} did not answer for a minute: connection given up"
         )
-    detail = f" ({_text(error)})" if error is not None and _text(error) else ""
+    told = error is not None and not hung_up(error)
+    detail = f" ({reason_of(error)})" if error is not None and told else ""
     return PeerUnreachable(f"The connection to {name} broke{detail}")
+
+
+def hung_up(error: BaseException) -> bool:
+    """True if the other side has closed it, and has not said why."""
+    kinds = (BrokenPipeError, ConnectionResetError, asyncssh.ConnectionLost)
+    return isinstance(error, kinds)
 
 
 def _silent(where: Settings, timeout_s: float) -> PeerUnreachable:
@@ -143,13 +152,13 @@ def _explain_network(
         return _silent(where, timeout_s)
     if number in (errno.ECONNRESET, errno.EPIPE):
         return _hung_up(where)
-    return PeerUnreachable(f"{where.label} cannot be reached ({_text(error)})")
+    return PeerUnreachable(f"{where.label} cannot be reached ({reason_of(error)})")
 
 
 def _explain_protocol(
     error: asyncssh.DisconnectError, where: Settings
 ) -> PeerUnreachable:
-    text = _text(error)
+    text = reason_of(error)
     if "too many authentication" in text.lower():
         return PeerUnreachable(
             f"{where.label} gave up before the right key was tried ({text})",
@@ -186,6 +195,8 @@ def _errno(error: OSError) -> int:
     return int(found[1]) if found else 0
 
 
-def _text(error: BaseException) -> str:
-    reason = getattr(error, "reason", "") or str(error) or type(error).__name__
+def reason_of(error: BaseException) -> str:
+    """The reason in the words of the system, or of the other side."""
+    words = (getattr(error, name, "") for name in ("reason", "strerror"))
+    reason = next(filter(None, words), None) or str(error) or type(error).__name__
     return str(reason).rstrip(".")

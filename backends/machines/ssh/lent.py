@@ -23,6 +23,7 @@ from backends.errors import (
 )
 from backends.machines.shell import Greeting
 from backends.machines.ssh.authentication import (
+    CLOSE_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
     FAST_CIPHERS,
     KEEPALIVE_MISSES,
@@ -40,7 +41,12 @@ from backends.machines.ssh.connection import (
     answer_ms,
     wait_for,
 )
-from backends.machines.ssh.errors import connection_lost, forwarding_failed
+from backends.machines.ssh.errors import (
+    connection_lost,
+    forwarding_failed,
+    hung_up,
+    reason_of,
+)
 from backends.machines.ssh.sessions import HeldSession
 from backends.machines.ssh.tunnels import connect_beyond
 from backends.mesh.dialling import (
@@ -152,9 +158,9 @@ def _explained(name: str, label: str, error: Exception) -> PeerUnreachable:
             f"Another machine answers at {label}: its key is not that of {name}",
             "If it was set up anew, ask for a token, and add it again.",
         )
-    why = getattr(error, "reason", "") or str(error) or type(error).__name__
+    why = "it hung up" if hung_up(error) else reason_of(error)
     return PeerUnreachable(
-        f"{name} ({label}) cannot be reached ({str(why).rstrip('.')})",
+        f"{name} ({label}) cannot be reached ({why})",
         "Does its dllm-tui worker run?",
     )
 
@@ -428,7 +434,7 @@ class LentConnection(Connection):
                 "Install the same version on both machines.",
             )
         if self.hello.refusal:
-            raise Withheld(f"{self.name} is not lent now: {self.hello.refusal}")
+            raise self._withheld(self.hello.refusal)
         it = self.hello
         self.greeting = Greeting(
             os=it.os, arch=it.arch, libc=it.libc, helpers={it.relay: ""}
@@ -451,7 +457,31 @@ class LentConnection(Connection):
         try:
             return await link.create_process(subsystem=name, encoding=None)
         except (OSError, asyncssh.Error) as error:
-            raise self._broken(link, error) from error
+            raise await self._why_refused(link, error) from error
+
+    async def _why_refused(
+        self, link: asyncssh.SSHClientConnection, error: Exception
+    ) -> MachineError:
+        """The reason of its owner, who may have paused it just now."""
+        try:
+            await self._be_greeted(link)
+        except Withheld as withheld:
+            return withheld
+        except MachineError:
+            # Its last words, which tell why, may still be on their way.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await link.wait_closed()
+            return self._broken(link, error)
+        return MachineError(f"{self.name} refuses another session", "Try again later.")
+
+    def _loss(self, error: Exception | None) -> PeerUnreachable:
+        if isinstance(error, asyncssh.ServiceNotAvailable):
+            return self._withheld(error.reason)
+        return super()._loss(error)
+
+    def _withheld(self, why: str) -> Withheld:
+        return Withheld(f"{self.name} is not lent now: {why}")
 
     async def forward_back(self, beyond: LinkTransport, far: str = "") -> Tunnel:
         raise MachineError(

@@ -122,7 +122,14 @@ def test_refusals() -> None:
 def test_broken_connections() -> None:
     silent = asyncssh.ConnectionLost("Server not responding to keepalive")
     assert "for a minute" in str(errors.connection_lost("mini", silent))
-    assert str(errors.connection_lost("mini", None)) == "The connection to mini broke"
+    broke = "The connection to mini broke"
+    pipe = BrokenPipeError(errno.EPIPE, "Broken pipe")
+    for error in (None, pipe, asyncssh.ConnectionLost("Connection lost")):
+        assert str(errors.connection_lost("mini", error)) == broke
+    gone = OSError(errno.ENETUNREACH, "Network is unreachable")
+    assert str(errors.connection_lost("mini", gone)).endswith(
+        "(Network is unreachable)"
+    )
 
 
 def test_tunnels() -> None:

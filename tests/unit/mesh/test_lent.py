@@ -21,14 +21,14 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from backends.errors import MachineError
+from backends.errors import MachineError, Withheld
 from backends.machines.agent import ProcessRecord
-from backends.machines.ssh.lent import LentConnection, pair
+from backends.machines.ssh.lent import LentConnection, pair, reaching
 from backends.mesh import connection_limits
 from backends.mesh.acceptor import STRANGERS_MAX
 from backends.mesh.dialling import Dialled
 from backends.mesh.identity import own_key
-from backends.mesh.messages import AGENT, PAIR, USER_BY_KEY, USER_BY_SECRET
+from backends.mesh.messages import AGENT, HELLO, PAIR, USER_BY_KEY, USER_BY_SECRET
 from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.pairings import PairedConsole, PairingFile, with_console
 from backends.mesh.server import READ_BYTES_MAX, ModelFiles, WorkerServer
@@ -484,7 +484,7 @@ async def test_a_pause_ends_what_runs_and_says_so(paired: LentMachine) -> None:
         (record,) = await tenant.living()
         paired.pairings.pause(True)
         await until(lambda: connection.lost is not None, "the connection's end")
-        assert "its owner has paused it" in str(connection.lost)
+        assert isinstance(connection.lost, Withheld)
         await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
     with pytest.raises(
         MachineError, match="nuc is not lent now: its owner has paused it"
@@ -494,6 +494,32 @@ async def test_a_pause_ends_what_runs_and_says_so(paired: LentMachine) -> None:
     await until(lambda: not paired.tenants.refusal, "the resumption")
     await connection.connect()
     await connection.close()
+
+
+async def test_a_session_that_a_pause_refuses_tells_of_it(
+    paired: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = LentConnection(
+        "nuc", Dialled(paired.places), paired.host_key, paired.console.console_key_file
+    )
+    await connection.connect()
+    monkeypatch.setattr(paired.tenants, "_end", AsyncMock(return_value=0))
+    paired.pairings.pause(True)
+    await until(lambda: paired.tenants.refusal, "the pause")
+    with pytest.raises(Withheld, match="nuc is not lent now: its owner has paused it"):
+        await connection.hold("agent")
+    paired.tenants.refusal = ""
+    monkeypatch.setattr(WorkerServer, "offers", lambda _, name: name == HELLO)
+    with pytest.raises(MachineError, match="nuc refuses another session"):
+        await connection.hold("agent")
+    await connection.close()
+
+
+async def test_who_hangs_up_is_told_in_words() -> None:
+    for error in (BrokenPipeError(32, "Broken pipe"), asyncssh.ConnectionLost("x")):
+        with pytest.raises(MachineError, match=r"nuc \(at\) .* \(it hung up\)\. Does"):
+            async with reaching("nuc", "at", 5.0):
+                raise error
 
 
 async def test_hours_end_it_too(tmp_path: Path) -> None:
