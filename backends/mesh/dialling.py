@@ -8,6 +8,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import psutil
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 Way = Callable[[], Awaitable[socket.socket]]
 
 DIAL_S = 5.0
+HEAD_START_S = 0.25
+"""Of each place over the next."""
 BANNER_S = 5.0
 BANNER = b"SSH-"
 BACKLOG = 128
@@ -106,18 +109,22 @@ async def said(made: socket.socket, words: bytes) -> socket.socket:
     return made
 
 
-async def sooner(first: Way, second: Way, head_start_s: float) -> socket.socket:
-    """The socket of whichever connects first, as by happy eyeballs."""
-    tasks = [asyncio.ensure_future(first())]
+async def soonest(ways: Sequence[Way], head_start_s: float) -> socket.socket:
+    """The socket of whichever connects first, as by happy eyeballs.
+
+    Each has a head start over the next.
+    """
+    tasks: list[asyncio.Future[socket.socket]] = []
     taken: asyncio.Future[socket.socket] | None = None
     try:
-        await asyncio.wait(tasks, timeout=head_start_s)
-        if not _succeeded(tasks[0]):
-            tasks.append(asyncio.ensure_future(second()))
-            await _until_one_succeeds(tasks)
+        for way in ways:
+            if not any(map(_succeeded, tasks)):
+                tasks.append(asyncio.ensure_future(way()))
+                await _until_one_succeeds(tasks, head_start_s)
+        await _until_one_succeeds(tasks)
         taken = next(filter(_succeeded, tasks), None)
         if taken is None:
-            why = ", and ".join(map(_why, tasks))
+            why = ", and ".join(dict.fromkeys(map(_why, tasks)))
             raise MachineError(why, "Does its dllm-tui worker run?")
         return taken.result()
     finally:
@@ -127,11 +134,15 @@ async def sooner(first: Way, second: Way, head_start_s: float) -> socket.socket:
                 late.result().close()
 
 
-async def _until_one_succeeds(tasks: Sequence[asyncio.Future[socket.socket]]) -> None:
+async def _until_one_succeeds(
+    tasks: Sequence[asyncio.Future[socket.socket]], within_s: float | None = None
+) -> None:
     pending = set(tasks)
-    while pending and not any(map(_succeeded, tasks)):
-        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        pending = {task for task in tasks if not task.done()}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while pending and not any(map(_succeeded, tasks)):
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                pending = {task for task in tasks if not task.done()}
 
 
 def _succeeded(task: asyncio.Future[socket.socket]) -> bool:
@@ -164,20 +175,24 @@ async def greeted(made: socket.socket, label: str) -> socket.socket:
 
 async def dial_any(places: Sequence[str]) -> socket.socket:
     """Connect to the first place that answers."""
-    why = "nobody answers"
-    for one in places:
-        host, _, port = one.rpartition(":")
-        try:
-            async with asyncio.timeout(DIAL_S):
-                return await dial(host.strip("[]"), int(port))
-        except TimeoutError:
-            why = f"nobody answers within {DIAL_S:g} s"
-        except OSError as error:
-            why = error.strerror or str(error)
-    raise MachineError(
-        f"{' and '.join(places)} cannot be reached ({why})",
-        "Is it switched on, on this network, and not behind a firewall?",
-    )
+    try:
+        return await soonest([partial(_dial, one) for one in places], HEAD_START_S)
+    except MachineError as error:
+        raise MachineError(
+            f"{' and '.join(places)} cannot be reached ({error.what})",
+            "Is it switched on, on this network, and not behind a firewall?",
+        ) from error
+
+
+async def _dial(one: str) -> socket.socket:
+    host, _, port = one.rpartition(":")
+    try:
+        async with asyncio.timeout(DIAL_S):
+            return await dial(host.strip("[]"), int(port))
+    except TimeoutError:
+        raise MachineError(f"nobody answers within {DIAL_S:g} s") from None
+    except OSError as error:
+        raise MachineError(error.strerror or str(error)) from error
 
 
 def listening_at(address: str, port: int) -> socket.socket:

@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from backends.errors import MachineError
-from backends.mesh.dialling import greeted, said, sooner
+from backends.mesh.dialling import greeted, said, soonest
 from backends.mesh.identity import own_key, quic_seed
 from backends.mesh.quic import QuicEndpoint
 from backends.mesh.relay_access import RelayFile
@@ -130,7 +130,7 @@ class _Both:
         self.label = f"{tcp.label} or by QUIC"
 
     async def connected(self) -> socket.socket:
-        return await sooner(self._by_tcp, self.otherwise, HEAD_START_S)
+        return await soonest((self._by_tcp, self.otherwise), HEAD_START_S)
 
     async def otherwise(self) -> socket.socket:
         """By QUIC alone: another machine has our places of TCP."""

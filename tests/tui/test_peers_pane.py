@@ -41,6 +41,7 @@ from tui.model.peer_words import (
     since_text,
     state_words,
     transport_words,
+    way_text,
     why_not,
 )
 from tui.screens.cluster.peers_pane import PeerBlock, PeerList, fill_of, unfit_actions
@@ -117,6 +118,8 @@ def test_a_path_by_other_ways_than_tcp_is_told_in_full() -> None:
         for one in (peer, lent):
             assert transport_words(one) == words
             assert words in path_words(one)
+    near = replace(by_quic(False), rtt_ms=0.0)
+    assert way_text(near) == direct.replace("12.0 ms", "<1 ms")
     assert "path" not in dict(peer_rows(people.BOX, 0.0))
     reached = replace(people.LENT, state=PeerState.READY, rtt_ms=999.9)
     assert transport_words(reached) == "tcp"

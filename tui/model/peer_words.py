@@ -126,7 +126,9 @@ def way_text(path: PeerPath) -> str:
     if path.via:
         return f"SSH through {path.via} to {path.address}"
     how = "relayed by" if path.relayed else "direct to"
-    rtt, lost = format_ms(path.rtt_ms).strip(), format_percent(path.loss)
+    # QUIC tells whole milliseconds.
+    rtt = format_ms(path.rtt_ms).strip() if path.rtt_ms >= 1 else "<1 ms"
+    lost = format_percent(path.loss)
     return f"QUIC {how} {path.address} · {rtt} · {lost} lost"
 
 

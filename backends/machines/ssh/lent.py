@@ -56,7 +56,7 @@ from backends.mesh.dialling import (
     Dialled,
     IndirectSocket,
     greeted,
-    sooner,
+    soonest,
 )
 from backends.mesh.identity import line_of_raw, own_key, public_line
 from backends.mesh.messages import (
@@ -230,10 +230,11 @@ class ThroughHost:
         self.label = f"{direct.label} or through {host}"
 
     async def connected(self) -> socket.socket:
-        return await sooner(self._directly, self._through, VIA_START_S)
+        return await soonest((self._directly, self._through), VIA_START_S)
 
     async def otherwise(self) -> socket.socket:
-        return await sooner(self._direct.otherwise, self._through, VIA_START_S)
+        ways = self._direct.otherwise, self._through
+        return await soonest(ways, VIA_START_S)
 
     async def better(self, path: PeerPath | None) -> socket.socket:
         if path is not None and path.via:
