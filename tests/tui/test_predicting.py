@@ -24,7 +24,7 @@ from tests.tui.pictures import NORMAL, SMALL, Snap, seen
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
-from tui.flows import watching
+from tui.flows import background_queries
 from tui.model.edit import Edit, Prospect
 from tui.model.editor import PlanEditor
 from tui.model.names import device_label
@@ -87,7 +87,7 @@ async def test_it_follows_a_drag_without_asking_and_answers(started: Started) ->
 async def test_before_a_launch_a_faster_plan_is_sought_once(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "SETTLE_S", 0.05)
+    monkeypatch.setattr(background_queries, "SETTLE_S", 0.05)
     async with started(homelab()) as (pilot, app, cluster):
         await predicts(pilot, app)
         await pilot.pause()

@@ -168,7 +168,9 @@ async def test_the_residual_of_a_run_is_kept(tmp_path: Path) -> None:
     assert residual is not None
     assert abs(residual) < 0.05
     other = replace(MODEL, n_embd=128)
-    assert book.speeds(ground_of(plan, other, MACHINES, engine())).residual is None
+    assert (
+        calibrations.speeds(ground_of(plan, other, MACHINES, engine())).residual is None
+    )
 
 
 def test_an_unreadable_book_begins_anew(tmp_path: Path) -> None:
