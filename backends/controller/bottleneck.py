@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from backends.split.problem import SplitProblem
 
 NEEDS_ANSWER = "Nothing is measured yet: it needs one answer"
-NEEDS_ANSWER_NOW = "Nothing is measured under the present lab yet: it needs one answer"
+NEEDS_ANSWER_NOW = "Nothing is measured since the lab changed: it needs one answer"
 FEW_DEVICES = 6
 """Of more devices only those of the longest part give layers away."""
 LUCK_SD = 0.2

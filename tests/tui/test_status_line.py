@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.errors import ControllerError
-from backends.state import ClusterSnapshot, ClusterState, Lab
+from backends.state import ClusterSnapshot, ClusterState, Lab, Speed
 from backends.state.snapshots import RequestCounts
 from tests.kit.console import Started
 from tests.tui import scenes
@@ -67,7 +67,7 @@ async def test_every_screen_says_that_a_lab_is_on_in_any_terminal(
     started: Started,
 ) -> None:
     snapshot = with_links(lab=(SLOW, SLOW), unanswered_ms=(None, 61_000.0))
-    async with started(snapshot) as (pilot, app, _):
+    async with started(snapshot) as (pilot, app, cluster):
         await said_on_every_screen(pilot, app, "lab on 2 links")
         await app.action_show_mode("cluster")
         for size in ((60, 18), (80, 24), (100, 30)):
@@ -75,6 +75,9 @@ async def test_every_screen_says_that_a_lab_is_on_in_any_terminal(
             text = text_of(app._home.status_line)
             for part in ("lab", "silent 61 s", "● serving", "21.3 tok/s"):
                 assert part in text, size
+        idle = replace(snapshot, seq=99, speed=Speed(last_tok_per_s=20.9))
+        cluster.push(idle)
+        await until(pilot, lambda: "—   tok/s" in text_of(app._home.status_line))
 
 
 async def test_the_edited_plans_model_is_named_on_every_screen(

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.pilot import Pilot
+from textual.widgets._toast import Toast, ToastRack
 
 from backends.redaction import LEFT_OUT, without_keys
 from backends.state import Peer
 from tests.kit.console import Started
+from tests.tui import scenes
 from tests.tui.chatting import chatting, said
 from tests.tui.helpers import burst, screen_text, until
 from tests.tui.pictures import SMALL, Snap, seen
@@ -23,6 +25,7 @@ from tui.widgets.text_search import (
     FoldedText,
     Match,
     TextLine,
+    TextSearch,
     word_rows,
 )
 
@@ -117,6 +120,21 @@ def test_the_json_of_a_thing_has_no_secrets() -> None:
 def test_a_member_of_json_tells_a_secret_by_its_name() -> None:
     value = {"api_key": "hunter22", "hostKey": "", "passes": 3, "tokens_from": "wire"}
     assert without_keys([value]) == [value | {"api_key": LEFT_OUT}]
+
+
+async def test_a_toast_leaves_the_count_of_a_search_free(started: Started) -> None:
+    async with started(scenes.homelab_serving(), size=SMALL) as (pilot, app, _):
+        app._home.go_to("chat")
+        await pilot.press("ctrl+f")
+        await until(pilot, lambda: app.screen.query(".chat-search FilterBar"))
+        app._disable_notifications = False  # As they are in tests.
+        await app.screen.mount(ToastRack())
+        app.tell("Long " * 30)
+        await until(pilot, lambda: app.screen.query(Toast))
+        await pilot.pause()
+        toast, bar = app.screen.query_one(Toast), app.screen.query_one(TextSearch)
+        assert toast.region.height > 1
+        assert toast.region.bottom < bar.region.bottom
 
 
 async def test_the_json_of_what_is_selected_is_shown_searched_and_copied(

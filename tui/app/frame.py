@@ -25,7 +25,6 @@ from tui.actions import FUNCTION_KEYS, bindings
 from tui.app.messages import Raw
 from tui.model.facts import warnings
 from tui.model.names import SCREENS, model_name
-from tui.model.quantities import newest_rate
 from tui.widgets.keys import spelled, with_keys
 from tui.widgets.panes import BALANCED, Arrangement, PaneLayout, PaneRow
 from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
@@ -156,7 +155,8 @@ class StatusLine(StripWidget):
 def _rate(snapshot: ClusterSnapshot | None) -> float | None:
     if snapshot is None or snapshot.state != ClusterState.SERVING:
         return None
-    return newest_rate(snapshot.speed)
+    # Between answers there is none: Live has that of the last one, named so.
+    return snapshot.speed.tok_per_s
 
 
 def _shown(snapshot: ClusterSnapshot | None) -> object:

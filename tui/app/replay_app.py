@@ -48,7 +48,7 @@ class ReplayApp(DllmApp, inherit_bindings=False):
         bare: Whether it looks as it did then, without anything about the replay.
     """
 
-    CSS = "ToastRack { margin-bottom: 2; }"
+    CSS = "ToastRack { margin-bottom: 5; }"
     BINDINGS = [*_without(bindings("app"), "app.freeze"), *bindings("replay")]
 
     def __init__(

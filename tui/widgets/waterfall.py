@@ -45,7 +45,7 @@ THIN_COMPUTE = "▄"
 FIXED_ROWS = 2
 """Legend and axis."""
 NO_TOKEN = "No token yet: ask something."
-NO_TOKEN_NOW = "No token under the present lab yet: ask something."
+NO_TOKEN_NOW = "No token since the lab changed: ask something."
 NOTHING_RUNS = "Nothing runs. Launch a split, then every token shows here."
 
 

@@ -262,7 +262,7 @@ class LiveFigures(StripWidget):
 
 LABEL = "pass   "
 NO_TOKEN = "no token yet"
-NO_TOKEN_NOW = "no token under the present lab yet"
+NO_TOKEN_NOW = "no token since the lab changed"
 WIDE_FROM = 70
 GLYPHS = {part.name: part.glyph for part in PARTS} | {"head": PARTS[0].glyph}
 

@@ -83,12 +83,12 @@ number and press it again (0 MB/s: no limit).
 **{lab.sweep}** sweeps a link: from 0 to 50 ms each way, while the model answers, over
 the predicted curve with its band. **{lab.export}** then saves it as SVG and CSV.
 
-**measured** is the speed that the top line shows, once it is of the time since the last
-change alone. **predicted** is the speed measured with the least delay, and what the
-delays set now add to each token; before any answer, what the relays' times add up to.
-A token pays a link's latency twice per round trip; where several share one, as with a
-draft, each pays its part. The frame of the links has acceptance and speed, and the
-speed without a draft under the same lab, once both were measured.
+**measured** is the speed now, or of the last answer, once it is of the time since the
+last change alone. **predicted** is the speed measured with the least delay, and what
+the delays set now add to each token; before any answer, what the relays' times add up
+to. A token pays a link's latency twice per round trip; where several share one, as
+with a draft, each pays its part. The frame of the links has acceptance and speed, and
+the speed without a draft under the same lab, once both were measured.
 """
 
     BINDINGS = bindings("lab")
