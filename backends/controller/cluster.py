@@ -113,6 +113,7 @@ class Cluster:
         labs: Mapping[str, Lab | None] | None = None,
         goes_back_to: Baseline | None = None,
         by: Actor = CONTROLLER,
+        why: str = "",
     ) -> Goal:
         """Set the goal: a plan to run, or None for nothing; ``by`` is who asks.
 
@@ -121,7 +122,8 @@ class Cluster:
         is that of its ``order``, where it took a while until now. ``facts`` are those
         of a preparation. The plan loads behind the ``lab``, or behind ``labs`` by
         worker. Asking for what is pursued already changes only the lab, if one is
-        given. A controller that finds ``goes_back_to`` goes back to that.
+        given. A controller that finds ``goes_back_to`` goes back to that. The event of
+        it ends with ``why``: ``for a race``.
         """
         if plan is not None:
             check_exact(plan, compile_split(plan, {}))
@@ -155,7 +157,7 @@ class Cluster:
             # What changes meanwhile is about the goal before.
             unkept = await self._kept(lambda _: record)
             if plan is not None or before.plan is not None:
-                self.recorder.wanted(plan, by)
+                self.recorder.wanted(plan, by, why)
             self.gateway.is_drained = False
             self.reconciler.discovery.expect(plan, facts)
             self.reconciler.begin(Trigger.LAUNCHED if plan else Trigger.STOPPED)

@@ -32,13 +32,14 @@ class EventRecorder:
         self._event_log = event_log
         self._cluster = cluster
 
-    def wanted(self, plan: Plan | None, by: Actor) -> None:
+    def wanted(self, plan: Plan | None, by: Actor, why: str = "") -> None:
+        told = f" {why}" if why else ""
         if plan is None:
-            self._tell(EventKind.STOP, "stopped the cluster", by)
+            self._tell(EventKind.STOP, f"stopped the cluster{told}", by)
             return
         shares = (s for s in plan.split.shares if s.layers)
         split = ", ".join(f"{share.device} {share.layers}" for share in shares)
-        text = f"launched {_model(plan)} ({split}; context {plan.ctx_size})"
+        text = f"launched {_model(plan)}{told} ({split}; context {plan.ctx_size})"
         self._tell(EventKind.LAUNCH, text, by)
 
     def serving(

@@ -187,6 +187,7 @@ class _Race:
             labs=self._before.labs,
             goes_back_to=self._before,
             by=self._by,
+            why="for a race",
         )
         self._generation = goal.generation
 
@@ -275,6 +276,7 @@ class _Race:
                 api=before.api,
                 labs=before.labs,
                 by=self._by,
+                why="after a race",
             )
         except DllmError as error:
             log.warning("the race did not go back: %s", error)

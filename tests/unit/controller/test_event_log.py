@@ -67,6 +67,11 @@ def test_a_goal_tells_who_set_it(event_log: EventLog) -> None:
         EventKind.LAUNCH,
         EventKind.STOP,
     ]
+    recorder.wanted(PLAN, ANNA, "for a race")
+    raced = (
+        "anna@studio launched tiny for a race (worker1/CPU 6, w2/CPU 7; context 4096)"
+    )
+    assert texts(event_log)[-1] == raced
     assert event_log.after(1)[0].by.details == "console, pid 47 on pts/3"
 
 
