@@ -73,5 +73,8 @@ async def test_other_words_in_as_many_rows_arrange_nothing(
         app.editor.learn_bottleneck(replace(found(), text=other))
         await until(pilot, lambda: "+9.0" in text_of(why))
         assert {"layout": True} not in arranged
+        # It was asked before the answer of which the bar tells already.
+        app.editor.learn_bottleneck(Bottleneck(text="Nothing is measured yet."))
+        await until(pilot, lambda: "Told after this answer." in text_of(why))
         app.editor.learn_bottleneck(None)
         await until(pilot, lambda: {"layout": True} in arranged)

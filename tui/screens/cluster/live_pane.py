@@ -252,6 +252,9 @@ class IdleNote(StripWidget):
         return wrapped(self.work or self.message or "Nothing runs.", width, 4)
 
 
+AFTER_ANSWER = "Told after this answer."
+
+
 class WhyLine(StripWidget):
     """The bottleneck of a token, and the key that makes the change."""
 
@@ -261,11 +264,16 @@ class WhyLine(StripWidget):
     found: Drawn[Bottleneck | None] = Drawn(None)
     taken: Drawn[bool] = Drawn(False)
     """True if the edit has the change already."""
+    known_soon: Drawn[bool] = Drawn(False)
+    """True if passes are measured: once the answer has ended, they are explained."""
 
     def watch_found(self) -> None:
         self._fit()
 
     def watch_taken(self) -> None:
+        self._fit()
+
+    def watch_known_soon(self) -> None:
         self._fit()
 
     def _fit(self) -> None:
@@ -284,7 +292,10 @@ class WhyLine(StripWidget):
         palette = self.palette
         room = max(width - len(LABEL), 1)
         labels = LABEL, " " * len(LABEL)
-        texts = wrapped(self.found.text, room, WHY_ROWS)
+        said = self.found.text
+        if self.known_soon and not (self.found.parts or self.found.change):
+            said = AFTER_ANSWER
+        texts = wrapped(said, room, WHY_ROWS)
         rows: list[list[Part]] = [
             [(label, palette.dim), (text, palette.text)]
             for label, text in zip(labels, texts, strict=False)
@@ -414,6 +425,8 @@ peer whose own does not fit.
         if view == "busy":
             self.call_after_refresh(self._scroll_to_step)
         self._token.show(facts)
+        totals = facts.totals
+        self._why.known_soon = totals.head_ms is not None and not totals.unread
         self._show_line()
         head = snapshot.plan.head if snapshot.plan else ""
         self._graphs.show(self._editor.trends.workers, facts.devices, head)
