@@ -10,7 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from backends.split.cost import mean_delay_ms
-from backends.state import ClusterSnapshot, Generation, Lab, Link, Pass, Speed
+from backends.state import (
+    ClusterSnapshot,
+    Forecast,
+    ForecastPart,
+    Generation,
+    Lab,
+    Link,
+    Pass,
+    Speed,
+)
 from tests.tui import scenes
 from tui.screens.lab.links import GRACE_S, PRESETS, LabWishes, describe, preset_of
 from tui.screens.lab.speed import (
@@ -20,6 +29,7 @@ from tui.screens.lab.speed import (
     links_own_ms,
     rate_at,
     same_lab,
+    with_predicted_trips,
 )
 from tui.widgets.throttle import Throttle
 
@@ -101,6 +111,30 @@ def test_nothing_is_predicted_before_everything_is_measured() -> None:
         links = (link("mini"), replace(link("box"), **{missing: None}))
         assert lab_forecast(links, {}, links_own_ms(links)) is None
     assert lab_forecast((), {}, links_own_ms(())) is None
+
+
+def test_before_a_token_trips_and_bytes_are_predicted() -> None:
+    part = ForecastPart(
+        name="mini", compute_ms=8, trips=1, bytes_up=9e3, bytes_down=1e3
+    )
+    told = Forecast(
+        tok_per_s=50,
+        low=40,
+        high=60,
+        first_token_s=1,
+        first_token_low_s=1,
+        first_token_high_s=1,
+        bytes_per_token=1e4,
+        trips_per_token=1,
+        pass_ms=20,
+        parts=(part,),
+    )
+    before = Link(worker="mini")
+    predicted = with_predicted_trips(before, told)
+    assert link_added_ms(predicted, SLOW) == pytest.approx(20)
+    assert link_added_ms(predicted, Lab(rate_mb_s=10)) == pytest.approx(1)
+    assert with_predicted_trips(before, None) is before
+    assert with_predicted_trips(link(), told) == link()
 
 
 def served(

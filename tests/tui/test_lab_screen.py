@@ -147,6 +147,22 @@ async def test_each_link_has_its_sliders_and_shows_what_the_command_line_set(
         await lab.shows("75 % of the draft accepted")
 
 
+async def test_before_an_answer_it_predicts_and_says_what_to_do(
+    make_app: MakeApp,
+) -> None:
+    links = (Link(worker="mini"), Link(worker="box"))
+    cluster = ScriptedCluster(replace(serving(), links=links, speed=Speed()))
+    cluster.pace = scenes.pace
+    app = make_app(cluster)
+    async with app.run_test(size=(120, 36)) as pilot:
+        lab = await opened(pilot, cluster)
+        await lab.shows("Nothing is measured yet: ask something, or s sweeps a link.")
+        await until(pilot, lambda: app.editor.running_forecast)
+        told = app.editor.running_forecast
+        assert told is not None
+        await lab.shows(f"~{told.tok_per_s:.1f} tok/s   measured   —")
+
+
 async def test_keys(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     """On one console, each from where the last ones left it."""
     # The links of this cluster never become what was asked for.

@@ -71,7 +71,10 @@ def _made(app: DllmApp, mode: str) -> ConsoleScreen:
     if mode == "lab":
         from tui.screens.lab.screen import LabScreen
 
-        return LabScreen(lambda: app.editor.marks, app.cluster)
+        editor = app.editor
+        return LabScreen(
+            lambda: editor.marks, app.cluster, lambda: editor.running_forecast
+        )
     if mode == "logs":
         from tui.screens.logs.screen import LogsScreen
 

@@ -16,7 +16,7 @@ from backends.paths import user_paths
 from backends.split.experts import dropped_text
 from backends.split.loads import balance
 from backends.state import Ask, ClusterSnapshot, Plan, ProcessState, to_json
-from backends.units import format_gain
+from backends.units import format_gain, format_rate
 from tui.app.console import Flow
 from tui.model.edit import Edit, runs_now
 from tui.model.names import model_name, whole_path
@@ -119,6 +119,9 @@ class PlanFlows(Flow):
         self._editor.put(change.plan, snapshot.model if snapshot else None)
         await self._app.go_to("cluster", "split")
         gain = f"{format_gain(change.gain)} tok/s (predicted)"
+        if found and found.tok_per_s:
+            # The planner's own speed of it stands in the Split pane.
+            gain += f" on the measured {format_rate(found.tok_per_s).strip()}"
         self._app.tell(f"{change.text}: {gain}. {LAUNCH_OR_UNDO}")
 
     async def take_kept(self) -> None:

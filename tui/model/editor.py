@@ -28,6 +28,7 @@ from backends.state import (
     Device,
     DeviceKind,
     DeviceMemory,
+    Forecast,
     ModelInfo,
     PairMode,
     Peer,
@@ -411,6 +412,13 @@ class PlanEditor:
         return self._others if ground and ground == self._others_ground else ()
 
     # --- what a token waits for ---------------------------------------------------
+
+    @property
+    def running_forecast(self) -> Forecast | None:
+        """The prediction for what serves; None where its speeds are not known."""
+        plan = self.snapshot.plan if self.snapshot else None
+        edit = self.drawn(plan) if plan else None
+        return edit.forecast if edit else None
 
     @property
     def bottleneck_ground(self) -> tuple[object, ...] | None:

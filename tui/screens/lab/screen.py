@@ -17,8 +17,9 @@ from textual.widgets import Static
 from backends.bench.sweep_report import X_TITLE
 from backends.errors import DllmError
 from backends.link.figures import why_no_link
-from backends.state import ClusterSnapshot, Lab, Link
+from backends.state import ClusterSnapshot, Forecast, Lab, Link
 from backends.state.sweeps import Sweep, SweepRequest
+from backends.units import MS_PER_S
 from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.app.console import console_of
@@ -35,6 +36,7 @@ from tui.screens.lab.speed import (
     lab_forecast,
     links_own_ms,
     total_added_ms,
+    with_predicted_trips,
 )
 from tui.screens.lab.sweep import (
     HOW,
@@ -52,6 +54,7 @@ from tui.widgets.throttle import Throttle
 GAP_S = 0.1
 """Between two changes sent while the user drags a thumb."""
 HINT = "A key applies a preset to the link marked ▸; {lab.all} applies it to all."
+ADVICE = "Nothing is measured yet: ask something, or {lab.sweep} sweeps a link."
 SWEEP_GOES = "{lab.end_sweep} stops"
 SWEEP_ENDED = "{lab.export} saves SVG and CSV · {lab.end_sweep} closes"
 NEED_LINKS = frozenset(
@@ -85,8 +88,8 @@ the predicted curve with its band. **{lab.export}** then saves it as SVG and CSV
 
 **measured** is the speed now, or of the last answer, once it is of the time since the
 last change alone. **predicted** is the speed measured with the least delay, and what
-the delays set now add to each token; before any answer, what the relays' times add up
-to. A token pays a link's latency twice per round trip; where several share one, as
+the delays set now add to each token; before any answer, the Split pane's prediction.
+A token pays a link's latency twice per round trip; where several share one, as
 with a draft, each pays its part. The frame of the links has acceptance and speed, and
 the speed without a draft under the same lab, once both were measured.
 """
@@ -121,9 +124,11 @@ the speed without a draft under the same lab, once both were measured.
         self,
         marks: Callable[[], Sequence[str]] = tuple,
         cluster: ClusterService | None = None,
+        forecast: Callable[[], Forecast | None] = lambda: None,
     ) -> None:
         super().__init__()
         self._marks = marks
+        self._forecast = forecast
         self._cluster = cluster
         self._sweep: Sweep | None = None
         self._sweeping = False
@@ -175,6 +180,10 @@ the speed without a draft under the same lab, once both were measured.
         if self.is_mounted:
             self._sync()
 
+    def show_edit(self) -> None:
+        if self.is_mounted:
+            self._show()
+
     def _sync(self) -> None:
         if [*self._blocks] != [link.worker for link in self._links]:
             self._rebuild()
@@ -215,14 +224,20 @@ the speed without a draft under the same lab, once both were measured.
         own = samples.base.own_ms if samples.base is not None else None
         if own is None or own <= 0:
             own = links_own_ms(self._links)
-        added, latest = total_added_ms(self._links, labs), samples.latest
+        # Before any answer all is predicted, as in the Split pane.
+        told = self._forecast() if own is None else None
+        own = MS_PER_S / told.tok_per_s if told else own
+        links = [with_predicted_trips(link, told) for link in self._links]
+        added, latest = total_added_ms(links, labs), samples.latest
         speeds = Speeds(
-            predicted=lab_forecast(self._links, labs, own),
+            predicted=lab_forecast(links, labs, own),
             measured=latest.tok_per_s if latest else None,
-            plain=lab_forecast(self._links, {}, own),
+            plain=lab_forecast(links, {}, own),
             added_ms=added,
         )
-        self._speed.show(speeds, Picture(own, added, tuple(samples.points), latest))
+        advice = with_keys(self.app, ADVICE)
+        points = tuple(samples.points)
+        self._speed.show(speeds, Picture(own, added, points, latest, advice))
 
     @property
     def _links(self) -> tuple[Link, ...]:

@@ -13,18 +13,34 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from rich.style import Style
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.strip import Strip
 
 from backends.split.cost import lab_ms
-from backends.state import ClusterSnapshot, Lab, Link, MemorySource, Speed
+from backends.state import (
+    ClusterSnapshot,
+    Forecast,
+    Lab,
+    Link,
+    MemorySource,
+    Speed,
+)
 from backends.units import MS_PER_S, format_difference, format_ms, format_rate
 from tui.model.quantities import newest_rate, tick_text
 from tui.widgets.rate_graph import axis_top
 from tui.widgets.sources import predicted, style_of
-from tui.widgets.strips import Drawn, Part, StripWidget, fitting, line, parts_width
+from tui.widgets.strips import (
+    Drawn,
+    Part,
+    StripWidget,
+    clip,
+    fitting,
+    line,
+    parts_width,
+)
 
 Labs = dict[str, Lab | None]
 """The lab on each link, by worker; None if the link has none."""
@@ -74,6 +90,20 @@ def lab_forecast(
 ) -> float | None:
     """Tokens per second under these labs, if a token takes ``own`` ms without any."""
     return rate_at(own, total_added_ms(links, labs)) if own else None
+
+
+def with_predicted_trips(link: Link, told: Forecast | None) -> Link:
+    """A link that no token used yet, with the trips and bytes predicted of one."""
+    parts = () if told is None else told.parts
+    part = next((part for part in parts if part.name == link.worker), None)
+    if part is None or link.round_trips_per_token is not None:
+        return link
+    return replace(
+        link,
+        round_trips_per_token=part.trips,
+        bytes_up_per_token=part.bytes_up,
+        bytes_down_per_token=part.bytes_down,
+    )
 
 
 def rate_at(own: float, added: float) -> float:
@@ -177,6 +207,8 @@ class Picture(NamedTuple):
     """The time that the wanted labs add to a token."""
     points: tuple[Sample, ...] = ()
     latest: Sample | None = None
+    advice: str = ""
+    """Shown while nothing is measured."""
 
 
 class Canvas:
@@ -297,6 +329,10 @@ class LabPlot(Plot):
             canvas.put(now, "◇", palette.strong)
         if picture.latest:
             canvas.put(picture.latest, "●", palette.ok)
+        if not picture.points and canvas.height > 3:
+            advice = clip(picture.advice, canvas.width).rstrip()
+            at = (canvas.width - len(advice)) // 2
+            canvas.text(canvas.height - 2, at, advice, palette.warn)
 
 
 def _ticks(canvas: Canvas) -> list[float]:
