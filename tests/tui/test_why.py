@@ -12,6 +12,7 @@ from tests.tui import scenes
 from tests.tui.helpers import settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
+from tui.screens.cluster.live_figures import LiveLine
 from tui.screens.cluster.live_pane import WhyLine
 
 SERVING = scenes.homelab_serving()
@@ -78,3 +79,21 @@ async def test_other_words_in_as_many_rows_arrange_nothing(
         await until(pilot, lambda: "Told after this answer." in text_of(why))
         app.editor.learn_bottleneck(None)
         await until(pilot, lambda: {"layout": True} in arranged)
+
+
+async def test_it_stands_in_the_one_line_of_few_rows_between_answers(
+    started: Started,
+) -> None:
+    cluster = ScriptedCluster(SERVING)
+    cluster.bottleneck = found()
+    async with started(cluster, size=(80, 24)) as (pilot, app, _):
+        live = app.query_one(LiveLine)
+        await until(pilot, lambda: app.query_one(WhyLine).found)
+        assert "pass p50" in text_of(live)
+        speed = replace(SERVING.speed, tok_per_s=None)
+        cluster.push(replace(SERVING, seq=SERVING.seq + 1, speed=speed))
+        told = "why  72 % of a token is mini's link  W does it"
+        await until(pilot, lambda: told in text_of(live))
+        assert "tok/s" in text_of(live)
+        app.editor.learn_bottleneck(None)
+        await until(pilot, lambda: "pass p50" in text_of(live))

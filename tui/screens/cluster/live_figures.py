@@ -362,8 +362,14 @@ LINE_GRAPH_CELLS_MIN = 12
 
 
 class LiveLine(StripWidget):
-    """The speed and its graph; then, as there is room, what a token takes."""
+    """The speed and its graph; then, as there is room, what a token takes.
 
+    Between answers it tells instead why a token takes so long, if that is known.
+    """
+
+    why: Callable[[int], list[Part]] = staticmethod(lambda width: [])
+    """What tells it in so many cells."""
+    idle: Drawn[bool] = Drawn(False)
     figures: Drawn[tuple[tuple[str, str], ...]] = Drawn(())
     """Labels and values of constant width, the most telling first."""
     history: Drawn[RateHistory] = Drawn(RateHistory())
@@ -372,6 +378,9 @@ class LiveLine(StripWidget):
     def draw(self, width: int, height: int) -> list[Strip]:
         title: Part = ("Live  ", self.palette.strong)
         figures = self._fitting(width - len(title[0]) - LINE_GRAPH_CELLS_MIN)
+        told = [title, *figures[:2]]
+        if self.idle and (why := self.why(width - parts_width(told))):
+            return [line([*told, *why], width)]
         cells = width - len(title[0]) - parts_width(figures) - GAP_CELLS
         shown = [*self.history.columns][-max(cells, 1) :]
         top = axis_top(max((rate for rate in shown if rate is not None), default=0))

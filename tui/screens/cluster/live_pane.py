@@ -37,6 +37,7 @@ from tui.widgets.strips import (
     Part,
     StripWidget,
     clip,
+    fitting,
     line,
     memory_bar,
     parts_width,
@@ -300,15 +301,33 @@ class WhyLine(StripWidget):
             [(label, palette.dim), (text, palette.text)]
             for label, text in zip(labels, texts, strict=False)
         ]
-        if self.found.change is not None and rows:
-            does = " launches it" if self.taken else " does it"
-            key = key_of(self.app, "cluster.launch" if self.taken else "cluster.why")
-            if takes_text(self.screen.focused):
-                key = f"{key_of(self.app, 'chat.leave')} {key}"
-            offer: list[Part] = [(f"  {key}", palette.key), (does, palette.dim)]
-            if parts_width([*rows[-1], *offer]) <= width:
-                rows[-1] += offer
+        offer = self._offer()
+        if rows and parts_width([*rows[-1], *offer]) <= width:
+            rows[-1] += offer
         return rows
+
+    def _offer(self) -> list[Part]:
+        if self.found is None or self.found.change is None:
+            return []
+        does = " launches it" if self.taken else " does it"
+        key = key_of(self.app, "cluster.launch" if self.taken else "cluster.why")
+        if takes_text(self.screen.focused):
+            key = f"{key_of(self.app, 'chat.leave')} {key}"
+        return [(f"  {key}", self.palette.key), (does, self.palette.dim)]
+
+    def on_one_line(self, width: int) -> list[Part]:
+        """The bottleneck without its band, or without the change; with the key."""
+        if self.found is None:
+            return []
+        label, offer = "why  ", self._offer()
+        room = max(width - len(label) - parts_width(offer), 1)
+        told = self.found.text.partition(" (predicted")[0]
+        text = fitting((told, told.partition(";")[0]), room)
+        return [
+            (label, self.palette.dim),
+            (clip(text, room).rstrip(), self.palette.text),
+            *offer,
+        ]
 
 
 class LivePane(VerticalScroll, can_focus=True):
@@ -384,6 +403,7 @@ peer whose own does not fit.
         self._figures = LiveFigures()
         self._token = TokenBar()
         self._why = WhyLine()
+        self._line.why = self._why.on_one_line
         self._figures_cells = 0
         self._steps = StepList()
         self._failure = FailurePanel()
@@ -406,6 +426,7 @@ peer whose own does not fit.
         self._why.found = found
         change, plan = found.change if found else None, self._editor.plan
         self._why.taken = bool(change and plan and same_plan(change.plan, plan))
+        self._line.redraw_changed()
 
     def show(self, facts: LiveFacts) -> None:
         self.facts = facts
@@ -449,6 +470,7 @@ peer whose own does not fit.
     def _show_line(self) -> None:
         if self.facts is not None and self.has_class("-folded"):
             self._line.figures = line_figures(self.facts)
+            self._line.idle = self.facts.snapshot.speed.tok_per_s is None
 
     def on_resize(self) -> None:
         self._fit_columns()
@@ -473,6 +495,7 @@ peer whose own does not fit.
     def say_keys(self) -> None:
         self._failure.redraw()
         self._why.redraw_changed()
+        self._line.redraw_changed()
 
     @property
     def peer_to_mend(self) -> str:
