@@ -139,7 +139,8 @@ def seen_by(vision: str, text: str) -> tuple[float, float, float]:
         12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055
         for c in (min(max(c, 0), 1) for c in channels)
     ]
-    lab = rgb_to_lab(Color(*(round(255 * c) for c in gamma)))
+    red, green, blue = (round(255 * c) for c in gamma)
+    lab = rgb_to_lab(Color(red, green, blue))
     return lab.L, lab.a, lab.b
 
 
