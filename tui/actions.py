@@ -44,7 +44,7 @@ app.traffic      | 3,f3          | app.show_mode('traffic') | Traffic        |  
 app.lab          | 4,f4          | app.show_mode('lab')     | Lab            |    | Simulate slower links and see the speed
 app.logs         | 5,f5          | app.show_mode('logs')    | Logs           |    | The log of each process
 app.models       | 6,f6          | app.show_mode('models')  | Models         |    | Model files found on this machine
-app.machines     | 7,f7          | app.show_mode('machines') | Machines     |    | What machines and processes use, with the last minutes
+app.machines     | 7,f7          | app.show_mode('machines') | Machines     |    | Load, memory, temperature and power of machines and processes
 app.help         | question_mark | app.help                 | help           | +? | Help and keys of the focused pane
 app.palette      | colon,ctrl+p  | app.find                 | command        | +: | Find any action, peer, model, log, theme or setting by name, and go there
 app.jump         | ctrl+j,f10    | app.jump                 | jump           |    | Jump by letters to anything that takes the focus or can be pressed
@@ -85,8 +85,8 @@ replay.slower        | less_than_sign       | app.run_faster(-1)  | slower      
 cluster.launch        | l         | app.launch           | launch        | + | Run the split as it is shown
 cluster.stop          | s         | app.stop             | stop          | + | Stop the running cluster (asks)
 cluster.balance       | b         | app.balance          | balance       | + | Balance layers by device memory; while this machine has no llama.cpp, get it
-cluster.settings      | p         | app.launch_settings  | settings      | + | Set context, KV cache, slots, threads and further arguments of a launch
-cluster.model         | m         | app.pick_model       | model         | + | Pick another model
+cluster.settings      | p         | app.launch_settings  | settings      | + | Set context, KV cache, slots, threads, draft and further arguments of a launch
+cluster.model         | m         | app.pick_model       | model         | + | Pick another model or quantization
 cluster.why           | W,enter   | app.take_change      | faster        |   | Make the one change that is predicted to gain most, as an edit
 cluster.pulse         | T         | app.pulse            | pulse         |   | Turn the token pulse on the split bar on or off
 cluster.race          | V         | app.race             | race          |   | Put one prompt to two plans, splits or drafts, and compare the answers
@@ -228,7 +228,7 @@ models.rescan      | r          | rescan            | rescan      | +  | Search 
 models.path        | p          | open_path         | path…       | +  | Use any GGUF file by its path
 models.down        | j          | move(1)           | down        |    | Next model
 models.up          | k          | move(-1)          | up          |    | Previous model
-models.get         | g          | get               | get…        | +  | Get a model from a repository, a URL or a package
+models.get         | g          | get               | get…        | +  | Get a model from a repository, a URL or a package, by quantization
 models.engine      | b          | app.get_engine    | engine      |    | Get llama.cpp for this machine: its own release, or a build; again cancels
 models.cancel      | x          | cancel_get        | cancel      |    | Cancel the download
 models.remove      | delete     | remove            | delete…     |    | Delete the model's files (asks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
@@ -67,6 +68,21 @@ def test_what_nothing_has_may_be_meant_otherwise() -> None:
 
 def test_a_pathological_name_costs_no_more_than_another() -> None:
     assert [e.name for e in found("a" * 20 + "b", [entry("ab" * 40)])] == ["ab" * 40]
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [
+        ("temperature", "app.machines"),
+        ("quant", "models.get"),
+        ("quant", "cluster.model"),
+        ("draft", "cluster.settings"),
+    ],
+)
+def test_things_are_found_by_the_words_of_their_users(word: str, wanted: str) -> None:
+    offered = [Entry("action", a.label, a.id.split, a.tooltip) for a in ACTIONS]
+    ids = {a.tooltip: a.id for a in ACTIONS}
+    assert wanted in {ids[one.detail] for one in found(word, offered)}
 
 
 # --- in the console ---------------------------------------------------------------
