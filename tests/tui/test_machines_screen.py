@@ -27,6 +27,7 @@ from tests.tui.pictures import Snap, seen
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.dialog import ChoiceDialog
 from tui.model.process_words import (
+    command_text,
     events_of,
     gpu_text,
     history,
@@ -34,9 +35,9 @@ from tui.model.process_words import (
     traffic_text,
 )
 from tui.screens.machines.screen import MachinesScreen
-from tui.screens.machines.table import ProcessDialog, arrange_processes
+from tui.screens.machines.table import COLUMNS, ProcessDialog, arrange_processes
 from tui.screens.machines.usage import curves_of
-from tui.widgets.table import SortOrder
+from tui.widgets.table import SortOrder, fitting_columns, rest_cells
 
 GIB = 1 << 30
 H100 = GpuUsage(
@@ -176,6 +177,23 @@ def test_keys_and_prompts_of_a_command_line_are_hidden() -> None:
     assert shown_argv(long) == long, "and that in no time"
 
 
+def test_wide_terminals_show_command_lines_and_no_wider_names() -> None:
+    def shown(width: int) -> dict[str, int]:
+        return rest_cells(fitting_columns(COLUMNS, (), width), width, 15)
+
+    assert [*shown(120)] == ["process"]
+    for width in (140, 200, 400):
+        cells = shown(width)
+        fixed = [column for column in COLUMNS if column.width]
+        taken = sum(one.width for one in fixed) + 2 * len(COLUMNS)
+        assert cells["process"] <= 40
+        assert cells["command"] > cells["process"]
+        assert taken + cells["process"] + cells["command"] == width
+    argv = ("/opt/engines/8.0.0/llama-server", "-m", "a b.gguf", "--api-key", "x")
+    told = command_text(replace(WORKER, argv=argv))
+    assert told == f"llama-server -m 'a b.gguf' --api-key '{LEFT_OUT}'"
+
+
 def test_events_are_those_that_name_the_process() -> None:
     def event(number: int, text: str, process: str = "") -> Event:
         at = datetime.fromtimestamp(scenes.NOW, UTC)
@@ -203,6 +221,7 @@ async def test_keys_describe_restart_and_kill_what_is_pointed_at(
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ProcessDialog))
         assert LEFT_OUT in screen_text(app)
+        assert app.screen.query_one(".dialog").size.width > 100
         assert "layer   9" in screen_text(app)
         await pilot.press("escape", "K")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))

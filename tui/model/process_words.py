@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import PurePath
 
 from backends.machine_names import LOCAL
 from backends.redaction import shown_argv
@@ -41,6 +42,12 @@ def cpu_text(process: ProcessInfo) -> str:
 
 def memory_text(process: ProcessInfo) -> str:
     return format_bytes(process.rss_bytes) if process.rss_bytes else UNKNOWN
+
+
+def command_text(process: ProcessInfo) -> str:
+    """``llama-server -m glm.gguf``: without the program's folder, keys and prompts."""
+    argv = shown_argv(process.argv)
+    return shlex.join([PurePath(argv[0]).name, *argv[1:]]) if argv else ""
 
 
 def age_of(process: ProcessInfo, now: float) -> str:
@@ -81,10 +88,11 @@ def process_facts(
     yield "memory", memory_text(process)
     yield "port", str(process.port or "")
     yield "log", process.log_path
-    yield "command", shlex.join(shown_argv(process.argv))
+    # Before what may take many rows.
     for event in events_of(process, events):
         when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         yield "event", f"{when}  {event.sentence}"
+    yield "command", shlex.join(shown_argv(process.argv))
 
 
 def events_of(process: ProcessInfo, events: Iterable[Event]) -> list[Event]:

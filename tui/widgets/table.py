@@ -36,6 +36,8 @@ class SortOrder(NamedTuple):
 
 
 CELL_PADDING = 1
+REST_CELLS_MAX = 40
+"""Names in a column of the rest take no more, if another one can use it."""
 
 
 Row = TypeVar("Row")
@@ -46,7 +48,7 @@ class TableColumn(Generic[Row]):
     key: str
     label: str
     width: int
-    """Its cells; 0 for what the others leave."""
+    """Its cells; 0 for what the others leave, the last of two most of it."""
     text: Callable[[Row], str]
     order: Callable[[Row], Any] = lambda row: 0
     right: bool = False
@@ -54,6 +56,19 @@ class TableColumn(Generic[Row]):
     """Cells the table needs before this column appears."""
     needs: Callable[[Row], bool] = lambda row: True
     """Shown only if some row is so."""
+
+
+def rest_cells(
+    columns: Sequence[TableColumn[Row]], width: int, least: int
+) -> dict[str, int]:
+    """The cells of columns that get what the others leave: one of them, or two."""
+    elastic = [column.key for column in columns if not column.width]
+    taken = sum(column.width + 2 * CELL_PADDING for column in columns)
+    rest = max(width - taken, least)
+    if len(elastic) < 2:
+        return dict.fromkeys(elastic, rest)
+    first = max(min(rest // 3, REST_CELLS_MAX), least)
+    return dict(zip(elastic, (first, max(rest - first, least)), strict=True))
 
 
 def fitting_columns(
@@ -99,7 +114,7 @@ class SortableTable(DataTable[Text], Generic[Row]):
         self.query_text = ""
         self._shown: dict[str, Row] = {}
         self._layout: tuple[TableColumn[Row], ...] = ()
-        self._rest_cells = self.REST_CELLS_MIN
+        self._rest_cells: dict[str, int] = {}
 
     @property
     def all_rows(self) -> Sequence[Row]:
@@ -206,7 +221,7 @@ class SortableTable(DataTable[Text], Generic[Row]):
                 self.update_cell(key, column.key, cell, update_width=False)
 
     def _cell(self, row: Row, column: TableColumn[Row]) -> Text:
-        cell = self.cell_of(row, column, column.width or self._rest_cells)
+        cell = self.cell_of(row, column, self._cells_of(column))
         if column is not self._layout[0]:
             return cell
         named = KeyCell(cell.plain, style=cell.style, no_wrap=True)
@@ -241,18 +256,21 @@ class SortableTable(DataTable[Text], Generic[Row]):
     def on_resize(self) -> None:
         width = self.scrollable_content_region.width
         layout = tuple(fitting_columns(self.COLUMNS, self.all_rows, width))
-        fixed = sum(column.width for column in layout)
-        padding = 2 * CELL_PADDING * len(layout)
-        rest = max(self.REST_CELLS_MIN, width - fixed - padding)
+        rest = rest_cells(layout, width, self.REST_CELLS_MIN)
         if (layout, rest) != (self._layout, self._rest_cells):
             self._lay_out(layout, rest)
 
-    def _lay_out(self, layout: tuple[TableColumn[Row], ...], rest: int) -> None:
+    def _cells_of(self, column: TableColumn[Row]) -> int:
+        return column.width or self._rest_cells[column.key]
+
+    def _lay_out(
+        self, layout: tuple[TableColumn[Row], ...], rest: dict[str, int]
+    ) -> None:
         pointed = self.pointed
         self._layout, self._rest_cells = layout, rest
         self.clear(columns=True)
         for column in layout:
-            width = column.width or rest
+            width = self._cells_of(column)
             self.add_column(self._label(column), width=width, key=column.key)
         self.list_rows()
         self._point_at(pointed)
@@ -260,7 +278,7 @@ class SortableTable(DataTable[Text], Generic[Row]):
 
     def _label(self, column: TableColumn[Row]) -> Text:
         title = self.title_of(column)
-        width = column.width or self._rest_cells
+        width = self._cells_of(column)
         return Text(title.rjust(width) if column.right else title)
 
     def press_spots(self) -> list[Offset]:

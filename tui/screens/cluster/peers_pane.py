@@ -60,6 +60,8 @@ from tui.widgets.strips import (
 DEVICE_WIDTH = 7
 INDENT = 3
 NOTE_LINES = 6
+FIGURES_CELLS_MAX = 80
+"""Further to the right nobody would see of which peer they are."""
 _STEADY = frozenset({PeerState.READY, PeerState.SERVING})
 
 
@@ -115,7 +117,8 @@ class PeerBlock:
         peer, look = self.peer, look_of(self.peer)
         tone = getattr(palette, look.tone)
         away = peer.state is PeerState.UNREACHABLE
-        name = clip(peer.name, max(6, self.width - 23)) + " "
+        width = min(self.width, FIGURES_CELLS_MAX)
+        name = clip(peer.name, max(6, width - 23)) + " "
         left = [
             ("▸" if self.cursor else " ", palette.key),
             (f"{look.sign} ", tone),
@@ -126,7 +129,7 @@ class PeerBlock:
             state = path_words(peer), palette.dim
         else:
             state = state_words(peer, self.age), tone
-        return spread(left, [state], self.width)
+        return spread(left, [state], width).adjust_cell_length(self.width)
 
     def _below(self) -> list[tuple[str, str]]:
         """The peer's work, its trouble or a hint: kind and text."""
@@ -169,6 +172,7 @@ class PeerBlock:
 
 def _device_row(device: Device, fill: Fill, width: int, palette: Palette) -> Strip:
     full = palette.dim if fill.mark is None else palette.device(fill.mark)
+    across, width = width, min(width, FIGURES_CELLS_MAX)
     figures = f" {told(short_part_of(fill.taken, fill.whole), fill.source):>12}"
     cells = max(width - INDENT - 2 - DEVICE_WIDTH - len(figures), 0)
     bar = memory_bar(fill.taken, fill.whole, cells, full=full, empty=palette.track)
@@ -179,7 +183,7 @@ def _device_row(device: Device, fill: Fill, width: int, palette: Palette) -> Str
         *(bar if cells >= 4 else ()),
     ]
     tone = palette.bad if fill.misfit else style_of(fill.source, palette)
-    return spread(left, [(figures, tone)], width)
+    return spread(left, [(figures, tone)], width).adjust_cell_length(across)
 
 
 TICK_S = 5.0

@@ -19,6 +19,7 @@ from tui.dialogs.dialog import Dialog
 from tui.model.finding import has_words
 from tui.model.process_words import (
     age_of,
+    command_text,
     cpu_text,
     memory_text,
     process_facts,
@@ -70,6 +71,13 @@ COLUMNS: tuple[TableColumn[ProcessInfo], ...] = (
         lambda one: one.port or 0,
         True,
         105,
+    ),
+    TableColumn(
+        "command",
+        "command",
+        0,
+        lambda one: safe_line(command_text(one)),
+        from_width=140,
     ),
 )
 
