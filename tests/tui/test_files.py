@@ -15,6 +15,7 @@ from backends.errors import DllmError
 from tests.tui import scenes
 from tui.app import theming
 from tui.model.files import BUILTIN_FOLDER, Remembered, recall, remember
+from tui.screens.cluster.split_bar import TRAIL
 from tui.widgets.palette import palette_from
 
 OURS = (
@@ -100,13 +101,15 @@ def test_text_can_be_read_where_it_is_selected_and_under_the_pulse(name: str) ->
     assert v["block-cursor-foreground"] == "auto 87%"
     text = cursor + cursor.get_contrast_text(0.87)
     assert contrast(text.hex, cursor.hex) >= 4.5
-    pulse = palette_from(v).pulse
-    assert pulse.color
-    assert pulse.bgcolor
-    assert (
-        contrast(pulse.color.get_truecolor().hex, pulse.bgcolor.get_truecolor().hex)
-        >= 4.5
-    )
+    palette = palette_from(v)
+    for style in (
+        palette.pulse,
+        *(palette.lit(palette.fill(n), TRAIL) for n in range(8)),
+    ):
+        assert style.color
+        assert style.bgcolor
+        ink, paper = style.color.get_truecolor(), style.bgcolor.get_truecolor()
+        assert contrast(ink.hex, paper.hex) >= 4.5, style
 
 
 # Machado and others, 2009: what a person without one kind of cone sees, in linear RGB.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, count, pairwise
+from math import ceil
 from statistics import median
 from typing import NamedTuple
 
@@ -155,6 +156,18 @@ def pass_legs(segments: Sequence[BarSegment], totals: TokenTotals) -> tuple[Leg,
             Leg(one.end - 1, one.end, (own.down_ms + own.wait_ms) * part),
         ]
     return tuple(legs)
+
+
+def leg_shares(legs: Sequence[Leg], columns: int) -> tuple[float, ...]:
+    """For each column, the part of the longest stretch that its own one takes."""
+    longest_ms = max((leg.ms for leg in legs), default=0.0)
+    shares = [0.0] * columns
+    for leg in legs:
+        if leg.start is None or not longest_ms:
+            continue
+        for column in range(max(int(leg.start), 0), min(ceil(leg.end), columns)):
+            shares[column] = max(shares[column], leg.ms / longest_ms)
+    return tuple(shares)
 
 
 def place_of(legs: Sequence[Leg], phase: float) -> float | None:

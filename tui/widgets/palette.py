@@ -39,7 +39,9 @@ class Palette:
         self.alarm = Style(color=colours["bad"], bold=True)
         self.accent = Style(color=colours["primary"])
         self.key = Style(color=colours["primary"], bold=True)
-        self.graph = Style(color=_mixed(colours["primary"], colours["background"]))
+        self.graph = Style(
+            color=_mixed(colours["primary"], colours["background"], 0.66)
+        )
         self.track = Style(color=colours["track"])
         self.border = Style(color=colours["pane-border"])
         self.handle = Style(color=colours["foreground"], bold=True)
@@ -59,15 +61,28 @@ class Palette:
     def fill(self, number: int) -> Style:
         return self._fills[number % DEVICE_COLOURS]
 
+    def lit(self, style: Style, part: float) -> Style:
+        """The same on a ground that is so far on its way to the text's colour."""
+        ground, text = style.bgcolor or self.pulse.bgcolor, self.text.color
+        if not ground or not text:
+            return style
+        return _on(style, _mixed(text, ground, part))
+
     def edge(self, number: int) -> Style:
         """Thin lines between the layers on a device's colour."""
         return self._edges[number % DEVICE_COLOURS]
 
 
-def _mixed(colour: RichColor, ground: RichColor) -> RichColor:
+@lru_cache(maxsize=1024)
+def _on(style: Style, ground: RichColor) -> Style:
+    return style + Style(bgcolor=ground)
+
+
+@lru_cache(maxsize=1024)
+def _mixed(colour: RichColor, ground: RichColor, part: float) -> RichColor:
     if colour.triplet is None or ground.triplet is None:
-        return colour
-    mixed = Color.from_rich_color(ground).blend(Color.from_rich_color(colour), 0.66)
+        return colour if part > 0.5 else ground
+    mixed = Color.from_rich_color(ground).blend(Color.from_rich_color(colour), part)
     return mixed.rich_color
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
@@ -25,9 +25,10 @@ from tui.model.edit import Edit, runs_now
 from tui.model.editor import PlanEditor
 from tui.model.names import device_label, letter
 from tui.model.quantities import common_unit, in_unit, part_of
-from tui.model.token_time import BarSegment, Leg, pass_legs, place_of
+from tui.model.token_time import BarSegment, Leg, leg_shares, pass_legs, place_of
 from tui.widgets.keys import with_keys
 from tui.widgets.number_strip import NumberStrip
+from tui.widgets.palette import Palette
 from tui.widgets.sources import OVER, TIGHT, style_of, tick_of
 from tui.widgets.strips import Drawn, Part, clip, fitting, line, selected
 
@@ -155,6 +156,10 @@ PULSE_HZ = 5.0
 PULSE_S, PULSE_MAX_S = 2.5, 8.0
 """A pass is shown in no less and no more."""
 PULSE_CELLS = 2
+TRAIL = 0.4
+"""How far the ground of the longest stretch goes to the text's colour."""
+TRAIL_STEPS = 8
+"""So many grounds are mixed, and kept."""
 LATE_MAX = 4
 """Frames in a row that the terminal was not ready for, before the pulse rests."""
 
@@ -178,9 +183,10 @@ the boundary that many layers; a number alone changes screens.
 device has; `!`: next to nothing is left there. Nothing runs until you launch.
 
 While tokens come, a **pulse** runs over the bar: one typical pass, slowed down, slowest
-where its time goes. It stands at an edge as long as the link takes. **{cluster.pulse}**
-turns it off or on. With `NO_MOTION` it never runs, and it rests while the terminal is
-slow to take what is written.
+where its time goes. It stands at an edge as long as the link takes, and leaves a trail,
+brightest where a pass takes longest. **{cluster.pulse}** turns it off or on. With
+`NO_MOTION` it never runs, and it rests while the terminal is slow to take what is
+written.
 
 The **predicted** speed is that of one client, with the band that holds nine of ten
 runs. It comes from measured runs, and before the first from usual speeds.
@@ -205,6 +211,10 @@ runs. It comes from measured runs, and before the first from usual speeds.
         self._late = 0
         self._lit: tuple[int, int] | None = None
         """Columns of the pulse: the first, and one past the last."""
+        self._shares: tuple[float, ...] = ()
+        """How bright the trail is in each column."""
+        self._passed = 0
+        """Columns that the pulse has left behind in this pass."""
         self._frames: Timer | None = None
 
     def on_mount(self) -> None:
@@ -255,6 +265,10 @@ runs. It comes from measured runs, and before the first from usual speeds.
             )
             pass_s = (totals.p50_ms or 0.0) / MS_PER_S
             self._period_s = min(max(pass_s, PULSE_S), PULSE_MAX_S)
+            shares = leg_shares(self._legs, self.content_size.width)
+            self._shares = tuple(
+                round(share * TRAIL_STEPS) / TRAIL_STEPS * TRAIL for share in shares
+            )
         if self._frames is not None and self._legs:
             self._frames.resume()
         elif self._frames is not None:
@@ -279,14 +293,20 @@ runs. It comes from measured runs, and before the first from usual speeds.
         self._light(None)
 
     def _light(self, column: float | None) -> None:
-        """Show the pulse there, painting only the cells that it leaves and enters."""
+        """Show the pulse there, painting only the cells that it leaves and enters.
+
+        Those that it leaves stay a little brighter until the pass ends.
+        """
         before, width = self._lit, self.content_size.width
-        self._lit = None
+        passed = self._passed
+        self._lit, self._passed = None, 0
         if column is not None:
             start = min(max(int(column), 0), max(width - PULSE_CELLS, 0))
-            self._lit = start, min(start + PULSE_CELLS, width)
-        if self._lit != before:
+            self._lit, self._passed = (start, min(start + PULSE_CELLS, width)), start
+        if (self._lit, self._passed) != (before, passed):
             spans = [span for span in (before, self._lit) if span]
+            if self._passed < passed:
+                spans.append((0, passed))
             first, end = min(s for s, _ in spans), max(e for _, e in spans)
             top, rows = self._bar_rows(self.content_size.height)
             self.refresh(Region(first, top, end - first, rows))
@@ -296,6 +316,7 @@ runs. It comes from measured runs, and before the first from usual speeds.
         top, rows = self._bar_rows(self.content_size.height)
         if self._lit is None or not top <= y < top + rows:
             return row
+        row = trailed(row, self._shares[: self._passed], self.palette)
         return selected(row, self._lit, self.palette.pulse)
 
     def _bar_rows(self, height: int) -> tuple[int, int]:
@@ -529,6 +550,23 @@ def _joined(cells: Iterable[Part], width: int) -> Strip:
         for style, group in groupby(cells, key=lambda cell: cell[1])
     ]
     return Strip(segments).adjust_cell_length(width)
+
+
+def trailed(row: Strip, shares: Sequence[float], palette: Palette) -> Strip:
+    """A row whose first cells have a ground so far on its way to the text's colour."""
+    if not shares:
+        return row
+    groups = [(share, len([*cells])) for share, cells in groupby(shares)]
+    cuts = [*accumulate(cells for _, cells in groups), row.cell_length]
+    plain = palette.text
+    lit = [
+        segment
+        if not share
+        else Segment(segment.text, palette.lit(segment.style or plain, share))
+        for (share, _), part in zip([*groups, (0.0, 0)], row.divide(cuts), strict=True)
+        for segment in part
+    ]
+    return Strip(lit, row.cell_length)
 
 
 def _first_shared(split: Split) -> int:
