@@ -368,7 +368,7 @@ class LiveLine(StripWidget):
     """
 
     why: Callable[[int], list[Part]] = staticmethod(lambda width: [])
-    """What tells it in so many cells."""
+    """Tells it in so many cells."""
     idle: Drawn[bool] = Drawn(False)
     figures: Drawn[tuple[tuple[str, str], ...]] = Drawn(())
     """Labels and values of constant width, the most telling first."""

@@ -60,8 +60,8 @@ from tui.widgets.strips import (
 DEVICE_WIDTH = 7
 INDENT = 3
 NOTE_LINES = 6
-FIGURES_CELLS_MAX = 80
-"""Further to the right nobody would see of which peer they are."""
+FIGURES_CELLS_MAX = 63
+"""A name of 40 cells, and what stands beside it."""
 _STEADY = frozenset({PeerState.READY, PeerState.SERVING})
 
 

@@ -157,7 +157,7 @@ PULSE_S, PULSE_MAX_S = 2.5, 8.0
 """A pass is shown in no less and no more."""
 PULSE_CELLS = 2
 TRAIL = 0.4
-"""How far the ground of the longest stretch goes to the text's colour."""
+"""Part of the way to the text's colour that the ground of the longest stretch goes."""
 TRAIL_STEPS = 8
 """So many grounds are mixed, and kept."""
 LATE_MAX = 4
@@ -212,7 +212,7 @@ runs. It comes from measured runs, and before the first from usual speeds.
         self._lit: tuple[int, int] | None = None
         """Columns of the pulse: the first, and one past the last."""
         self._shares: tuple[float, ...] = ()
-        """How bright the trail is in each column."""
+        """Brightness of the trail in each column."""
         self._passed = 0
         """Columns that the pulse has left behind in this pass."""
         self._frames: Timer | None = None
