@@ -60,8 +60,8 @@ from tui.widgets.strips import (
 DEVICE_WIDTH = 7
 INDENT = 3
 NOTE_LINES = 6
-FIGURES_CELLS_MAX = 63
-"""A name of 40 cells, and what stands beside it."""
+WIDE_CELLS, FIGURES_CELLS = 80, 63
+"""A pane wider than the first has names of 40 cells, and the rest beside them."""
 _STEADY = frozenset({PeerState.READY, PeerState.SERVING})
 
 
@@ -117,7 +117,7 @@ class PeerBlock:
         peer, look = self.peer, look_of(self.peer)
         tone = getattr(palette, look.tone)
         away = peer.state is PeerState.UNREACHABLE
-        width = min(self.width, FIGURES_CELLS_MAX)
+        width = _figures_cells(self.width)
         name = clip(peer.name, max(6, width - 23)) + " "
         left = [
             ("▸" if self.cursor else " ", palette.key),
@@ -170,9 +170,13 @@ class PeerBlock:
         return [indent, (text, palette.dim)]
 
 
+def _figures_cells(width: int) -> int:
+    return FIGURES_CELLS if width > WIDE_CELLS else width
+
+
 def _device_row(device: Device, fill: Fill, width: int, palette: Palette) -> Strip:
     full = palette.dim if fill.mark is None else palette.device(fill.mark)
-    across, width = width, min(width, FIGURES_CELLS_MAX)
+    across, width = width, _figures_cells(width)
     figures = f" {told(short_part_of(fill.taken, fill.whole), fill.source):>12}"
     cells = max(width - INDENT - 2 - DEVICE_WIDTH - len(figures), 0)
     bar = memory_bar(fill.taken, fill.whole, cells, full=full, empty=palette.track)
