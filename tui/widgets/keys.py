@@ -45,8 +45,6 @@ def key_link(app: App[Any], action_id: str, verb: str, *, typing: bool = False) 
 
 
 _SPELLED = {
-    "←→": "left/right",
-    "↑↓": "up/down",
     "←": "left",
     "→": "right",
     "↑": "up",
@@ -59,10 +57,10 @@ _SPELLED = {
 
 def spelled(app: App[Any], keys: str) -> str:
     """Keys as they are written, in words where there is only ASCII: ``<`` is a key."""
-    if getattr(app, "ascii_only", False):
-        for sign, word in _SPELLED.items():
-            keys = keys.replace(sign, word)
-    return keys
+    if not getattr(app, "ascii_only", False):
+        return keys
+    joint = "/" if all(sign in _SPELLED for sign in keys) else ""
+    return joint.join(_SPELLED.get(sign, sign) for sign in keys)
 
 
 def _remapped(app: App[Any]) -> dict[str, str]:
