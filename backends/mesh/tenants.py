@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
+from backends.engine.ask import list_devices
 from backends.engine.install import all_engines
 from backends.errors import DllmError, MachineError
 from backends.machines.local import local_agent, local_agent_for_now
@@ -250,7 +251,15 @@ class Tenants:
         return self._pairings.read()
 
     async def begin(self) -> None:
-        """Take up what an earlier program, which did not end well, left running."""
+        """Take up what an earlier program, which did not end well, left running.
+
+        What the owner lends, but is not here, is said.
+        """
+        self._say_missing_folders()
+        try:
+            await self._say_missing_devices()
+        except DllmError as error:
+            self.say(f"the devices here are not known: {error}")
         known = {_run_dir(self._paths, c.key): c for c in self.pairings.consoles}
         for run_dir in self._paths.lent_dir.glob("*"):
             if (console := known.get(run_dir)) is not None:
@@ -262,6 +271,26 @@ class Tenants:
                         await agent.stop(record.name, STOP_GRACE_S)
             except MachineError as error:
                 self.say(f"what runs in {run_dir} could not be stopped: {error}")
+
+    def _say_missing_folders(self) -> None:
+        for folder in self.limits.models:
+            if not os.path.isdir(folder):
+                self.say(f"there is no folder {folder}: no model in it is lent")
+
+    async def _say_missing_devices(self) -> None:
+        engines = all_engines(None, self._paths)
+        named = [one for one in self.limits.devices if one != "CPU"]
+        if not named or not engines:
+            return
+        here = ["CPU"]
+        async with local_agent_for_now(self._paths.run_dir) as agent:
+            for engine in engines:
+                here += [device.name for device in await list_devices(agent, engine)]
+        if missing := [one for one in named if one not in here]:
+            known = ", ".join(dict.fromkeys(here))
+            self.say(
+                f"no device here is called {', '.join(missing)}; here are: {known}"
+            )
 
     # --- who comes ------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from backends.mesh.server import READ_BYTES_MAX, ModelFiles, WorkerServer
 from backends.mesh.tenants import Tenant, Tenants
 from backends.mesh.worker import Worker
 from backends.mesh.worker_status import StatusFile, WorkerStatus
+from backends.paths import ENGINE_DIR_VARIABLE
 from backends.tasks import end_tasks
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import Asking, LentMachine, asking, lent
@@ -670,6 +671,25 @@ async def test_the_log_tells_who_may_come_and_who_came(machine: LentMachine) -> 
     await until(all_told, "the log")
     pairings.revoke("studio-2")
     await until(lambda: "studio-2 is revoked" in machine.tenants.lines, "its end")
+
+
+async def test_what_is_lent_but_not_here_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = str(tmp_path / "gone")
+    limits = OwnerLimits(devices=("CUDA9", "CUDA0"), models=(gone, str(tmp_path)))
+    machine = LentMachine(tmp_path, limits)
+    server = Path(machine.rpc_server).with_name("llama-server")
+    monkeypatch.setenv(ENGINE_DIR_VARIABLE, str(server.parent))
+    server.write_text("#!/bin/sh\necho '  CUDA0: A (24209 MiB, 23000 MiB free)'\n")
+    await machine.tenants.begin()
+    assert machine.tenants.lines == [
+        f"there is no folder {gone}: no model in it is lent",
+        "no device here is called CUDA9; here are: CPU, CUDA0",
+    ]
+    server.write_text("#!/bin/sh\nexit 1\n")
+    await machine.tenants.begin()
+    assert "the devices here are not known" in machine.tenants.lines[-1]
 
 
 async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
