@@ -6,6 +6,7 @@ import os
 import plistlib
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from backends.errors import DllmError
 from backends.paths import ENGINE_DIR_VARIABLE, Paths
@@ -19,6 +20,7 @@ PASSED_ON = (
 """Of the environment it is installed from: where programs and files are. No more, for a
 key might be in it."""
 AGAIN_S = 5
+PRIVATE_TMP = "PrivateTmp=yes\n"
 _COMMAND = "from tui.entry import main; main()"
 _ODD = frozenset("$\"'\\")
 
@@ -32,6 +34,8 @@ class Service(Value, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     log: str = ""
     """The log with the reason if it cannot start."""
+    writes: tuple[str, ...] | None = None
+    """Folders that it may change, and nothing else of the system; None: all may be."""
 
 
 def controller_service(paths: Paths, environment: Mapping[str, str]) -> Service:
@@ -49,6 +53,8 @@ def command_service(
     paths: Paths,
     environment: Mapping[str, str],
     args: Sequence[str],
+    *,
+    writes: Sequence[Path] | None = None,
 ) -> Service:
     """``dllm-tui NAME run``, with the options it was given."""
     return Service(
@@ -57,6 +63,7 @@ def command_service(
         argv=(sys.executable, "-P", "-c", _COMMAND, name, "run", *args),
         environment=_passed_on(environment),
         log=str(paths.state_dir / f"{name}.err"),
+        writes=None if writes is None else tuple(map(str, writes)),
     )
 
 
@@ -87,7 +94,8 @@ def systemd_unit(service: Service) -> str:
     """A unit of systemd's user manager.
 
     What the controller starts outlives it: it must neither be stopped with it
-    (``KillMode``), nor take it along when it runs out of memory (``OOMPolicy``).
+    (``KillMode``), nor take it along when it runs out of memory (``OOMPolicy``). A
+    service that says what it writes starts nothing, and is shut in.
     """
     variables = "".join(
         f"Environment={_quoted(f'{name}={value}')}\n"
@@ -108,11 +116,25 @@ def systemd_unit(service: Service) -> str:
         f"{variables}"
         "Restart=always\n"
         f"RestartSec={AGAIN_S}\n"
-        "KillMode=process\n"
-        "OOMPolicy=continue\n"
+        f"{_bounds(service.writes)}"
         "\n"
         "[Install]\n"
         "WantedBy=default.target\n"
+    )
+
+
+def _bounds(writes: tuple[str, ...] | None) -> str:
+    if writes is None:
+        return "KillMode=process\nOOMPolicy=continue\n"
+    # One that is not there yet is no obstacle.
+    # A folder below it would be hidden, and another be written in its place.
+    hidden = any(folder.startswith(("/tmp/", "/var/tmp/")) for folder in writes)
+    folders = " ".join(_quoted(f"-{folder}") for folder in writes)
+    return (
+        "NoNewPrivileges=yes\n"
+        "ProtectSystem=strict\n"
+        f"ReadWritePaths={folders}\n"
+        f"{'' if hidden else PRIVATE_TMP}"
     )
 
 

@@ -197,5 +197,10 @@ def install_relay(
     _rate(rate)
     args = ["--listen", listen, "--rate", rate, "--clients", str(_clients(clients))]
     title = "passes on what machines behind routers send each other"
-    wanted = command_service("relay", title, user_paths(), os.environ, args)
+    paths = user_paths()
+    writes = [paths.relay_key_file.parent]
+    wanted = command_service("relay", title, paths, os.environ, args, writes=writes)
+    if not dry_run:
+        # It may make no folder for its key itself.
+        own_relay_key(paths.relay_key_file)
     return installed(wanted, dry_run=dry_run)

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from backends.controller.lock import lock_holder
 from backends.errors import DllmError
@@ -98,6 +99,28 @@ def test_systemd_has_no_objection_and_finds_programs_in_odd_folders(
         assert command[:-2] in ([], ["/usr/bin/env"])
         assert "$$" not in shlex.split(line.partition("=")[2])[0]
     assert verified(*units) == (0, "")
+
+
+SHUT_IN = replace(ODD, writes=("/s t", "/50%"))
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd")
+def test_systemd_has_no_objection_to_one_that_is_shut_in(tmp_path: Path) -> None:
+    unit = tmp_path / "shut-in.service"
+    unit.write_text(systemd_unit(SHUT_IN).replace("yes", "maybe"))
+    assert verified(unit)[1].count("maybe") == 2
+    unit.write_text(systemd_unit(SHUT_IN))
+    assert verified(unit) == (0, "")
+
+
+def test_one_that_is_shut_in_writes_its_folders_alone_and_leaves_nothing() -> None:
+    unit = systemd_unit(SHUT_IN)
+    assert words(unit, "ReadWritePaths") == ["-/s t", "-/50%"]
+    for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "PrivateTmp=yes"):
+        assert f"\n{line}\n" in unit
+    assert "KillMode" not in unit
+    assert "OOMPolicy" not in unit
+    assert "PrivateTmp" not in systemd_unit(replace(ODD, writes=("/var/tmp/s",)))
 
 
 def test_what_it_starts_outlives_it() -> None:
