@@ -29,7 +29,16 @@ TASKS = (
         "plain",
         "panes",
     ),
-    *("machines", "lend", "routers", "lost-machines", "links", "copies", "sparse"),
+    *(
+        "machines",
+        "lend",
+        "routers",
+        "relay",
+        "lost-machines",
+        "links",
+        "copies",
+        "sparse",
+    ),
     *("clients", "service", "troubleshooting", "doctor", "why", "records", "processes"),
     "compare",
 )

@@ -206,8 +206,10 @@ def listening_at(address: str, port: int) -> socket.socket:
             (address, port), family=family, backlog=BACKLOG, dualstack_ipv6=dual
         )
     except OSError as error:
+        # Python names the address once more.
+        why = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise MachineError(
-            f"Cannot listen at {place(address, port)} ({error.strerror or error})",
+            f"Cannot listen at {place(address, port)} ({why})",
             "Something else may listen there: name another port.",
         ) from error
     made.setblocking(False)

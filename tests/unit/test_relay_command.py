@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -12,8 +13,10 @@ from click.testing import CliRunner, Result
 from backends.errors import MachineError, UsageError
 from backends.mesh.reflector import reflector_address
 from backends.mesh.relay_access import RelayFile
+from backends.mesh.worker_status import LogEntry
 from backends.paths import user_paths
 from tui.cli.main import cli
+from tui.cli.worker_status import show_entry
 
 RELAY = "http://relay.example.org:50090"
 pytestmark = pytest.mark.usefixtures("new_user")
@@ -82,6 +85,19 @@ def test_a_reflector_listens_where_the_relay_does() -> None:
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(wrong: tuple[str, ...]) -> None:
     assert isinstance(run("relay", *wrong).exception, UsageError)
+
+
+def test_a_port_that_is_taken_is_told_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        error = run("relay", "run", "--listen", place).exception
+    assert isinstance(error, MachineError)
+    assert error.what == f"Cannot listen at {place} (Address already in use)"
+
+
+def test_a_log_in_json_has_unix_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    show_entry(LogEntry(at=1.5, text="x"), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"at": 1.5, "text": "x"}
 
 
 def test_the_unit_has_the_limits_that_were_given_and_no_key() -> None:

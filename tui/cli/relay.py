@@ -20,15 +20,17 @@ from backends.mesh.relay_access import (
     parse_access,
     try_relay,
 )
+from backends.mesh.worker_status import LogEntry
 from backends.paths import user_paths
 from backends.service.manager import ServiceState
 from backends.service.unit import command_service
 from backends.tasks import end_tasks
 from backends.units import format_bytes
 from tui.cli.command import Group, options, quantity
-from tui.cli.output import emit_json, say, show
+from tui.cli.output import say
 from tui.cli.service import add_unit_commands, dry_run_option, installed, unit_lines
 from tui.cli.worker import read_secret
+from tui.cli.worker_status import show_entry
 
 if TYPE_CHECKING:
     from backends.mesh.relay_server import RelayTraffic
@@ -80,10 +82,7 @@ async def run_relay(listen: str, rate: str, clients: int, as_json: bool) -> None
     from backends.mesh.relay_server import RelayServer
 
     def told(text: str) -> None:
-        if as_json:
-            emit_json({"at": time.time(), "text": text})
-        else:
-            show(f"{time.strftime('%H:%M:%S')} {text}")
+        show_entry(LogEntry(at=round(time.time(), 3), text=text), as_json)
 
     address, port = parse_place(listen, RELAY_PORT)
     key = own_relay_key(user_paths().relay_key_file)

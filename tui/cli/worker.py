@@ -27,14 +27,12 @@ from tui.cli.command import SECONDS, Group, Name, options, quantity
 from tui.cli.output import (
     Column,
     Table,
-    emit_json,
     is_linear,
     qr_text,
     say,
-    show,
 )
 from tui.cli.service import add_unit_commands, dry_run_option, installed, unit_lines
-from tui.cli.worker_status import DRAW_S, WorkerScreen, log_text, status_lines
+from tui.cli.worker_status import DRAW_S, WorkerScreen, show_entry, status_lines
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
@@ -202,11 +200,8 @@ async def _lend(made: Worker, headless: bool, as_json: bool) -> None:
 async def _log(made: Worker, as_json: bool) -> None:
     told = 0
     while True:
-        for line in made.tenants.log_after(told):
-            if as_json:
-                emit_json(line)
-            else:
-                show(log_text(line))
+        for entry in made.tenants.log_after(told):
+            show_entry(entry, as_json)
         told = made.tenants.told
         await asyncio.sleep(DRAW_S)
 

@@ -24,7 +24,7 @@ from backends.units import (
     format_digits,
     format_ms,
 )
-from tui.cli.output import aligned, qr_text, redraw_screen
+from tui.cli.output import aligned, emit_json, qr_text, redraw_screen, show
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
@@ -51,10 +51,17 @@ def status_lines(status: WorkerStatus) -> Iterator[str]:
     yield from _log(status, LOG_LINES)
 
 
-def log_text(line: LogEntry) -> str:
-    """``14:02:07 ada has connected``, by the clock here."""
-    clock = time.strftime("%H:%M:%S", time.localtime(line.at))
-    return f"{clock} {safe_line(line.text)}"
+def show_entry(entry: LogEntry, as_json: bool) -> None:
+    """Print a line of a log; JSON has its time in Unix seconds."""
+    if as_json:
+        emit_json(entry, indent=0)
+    else:
+        show(_log_text(entry))
+
+
+def _log_text(entry: LogEntry) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(entry.at))
+    return f"{clock} {safe_line(entry.text)}"
 
 
 def limits_text(limits: OwnerLimits) -> str:
@@ -107,7 +114,7 @@ def _console(console: TenantState) -> tuple[str, ...]:
 
 def _log(status: WorkerStatus, count: int) -> Iterator[str]:
     for line in status.log[-count:]:
-        yield f"  {log_text(line)}"
+        yield f"  {_log_text(line)}"
 
 
 # --- as a screen -----------------------------------------------------------------
