@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 from msgspec.structs import replace
@@ -326,6 +326,33 @@ async def test_it_listens_at_the_named_address_alone() -> None:
     async with endpoint() as ours:
         bound = ours._endpoint.bound_sockets()
         assert {one.rpartition(":")[0] for one in bound} <= {"127.0.0.1", "[::1]"}
+
+
+async def test_no_relay_or_directory_is_asked_unless_it_is_named(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the library's own settings it would meet others at four public relays."""
+    library = await iroh_library()
+    assert library.RelayMode.default_mode().relay_map().urls()
+    bind, bound = library.Endpoint.bind, list[Any]()
+
+    async def noted(options: Any) -> Any:
+        bound.append(options)
+        return await bind(options)
+
+    monkeypatch.setattr(library.Endpoint, "bind", noted)
+    async with endpoint() as ours:
+        assert ours.place.relay == ""
+    other = await Reflector.bound(relay.access, "127.0.0.1", 0)
+    await other.close()
+    assert len(bound) == 2
+    for options in bound:
+        assert options.relay_mode.relay_map().urls() == []
+        builder = Mock()
+        options.preset.apply(builder)
+        (first, *rest) = builder.method_calls
+        assert first == call.apply_minimal()
+        assert {name for name, *_ in rest} == {"bind_addr"}
 
 
 async def test_a_taken_port_is_no_obstacle() -> None:
