@@ -285,6 +285,14 @@ def move_peer(paths: Paths, name: str, places: Mapping[str, str | None]) -> None
     _edit(paths, move)
 
 
+def rename_peer(paths: Paths, name: str, new: str) -> None:
+    def rename(document: TOMLDocument) -> None:
+        peers = document["peers"]
+        peers[new] = peers.pop(name)
+
+    _edit(paths, rename)
+
+
 def drop_peer(paths: Paths, name: str) -> None:
     def drop(document: TOMLDocument) -> None:
         peers = document.get("peers", {})

@@ -147,6 +147,7 @@ peers.last      | end,G            | select(1000)     | last       |     | Last 
 peers.filter    | slash            | filter           | filter     |     | Show only peers with these words in name, role, state or way
 peers.unfilter  | escape           | unfilter         | show all   |     | Remove the filter
 peers.add       | a                | ask('add')       | add        | +   | Add a machine
+peers.invite    | I                | ask('invite')    | invite     |     | Invite a machine: a token with which it dials this console
 peers.open      | enter            | ask('open')      | open       | +⏎  | Answer the peer's question, or show its details
 peers.use       | w                | ask('use')       | worker     | +   | Add the peer to the split, or remove it
 peers.lead      | h                | ask('lead')      | head       |     | Make the peer the head, or this machine again
@@ -156,6 +157,7 @@ peers.undo      | u                | app.undo         | undo       |     | Undo 
 peers.probe     | r                | ask('probe')     | probe      |     | Probe the peer now
 peers.copy      | c                | ask('copy')      | copy model |     | Copy the model to the peer
 peers.data      | d                | ask('data')      | data       |     | Choose how data go to the peer: directly, or through SSH
+peers.rename    | R                | ask('rename')    | name       |     | Give the peer another name here
 peers.log       | o                | ask('log')       | open log   |     | Read the log of its worker
 peers.remove    | delete,backspace | ask('remove')    | remove     |     | Forget the peer (asks); what is installed there stays
 
@@ -334,6 +336,7 @@ settings.page_up   | pageup   | move(-8) | back up |     | Further up
 settings.cancel    | escape   | cancel   | back    |     | Leave the value, then the list
 
 adding.add    | enter  | add      | add   |     | Add the machine
+adding.invite | ctrl+t | invite   | invite |    | Invite a machine that dials this console instead
 adding.down   | down   | pick(1)  | pick  | +↑↓ | Next name
 adding.up     | up     | pick(-1) | up    |     | Previous name
 adding.cancel | escape | cancel   | close | +   | Close
@@ -439,8 +442,8 @@ ACTING = frozenset(
             "cluster.stop",
             "live.provision",
         ),
-        *("peers.add", "peers.provision", "peers.cancel", "peers.copy"),
-        *("peers.remove", "peers.data", "models.get", "models.cancel"),
+        *("peers.add", "peers.invite", "peers.provision", "peers.cancel", "peers.copy"),
+        *("peers.remove", "peers.rename", "peers.data", "models.get", "models.cancel"),
         *("models.remove", "processes.restart", "processes.kill"),
         *(
             action.id

@@ -566,6 +566,9 @@ class ControllerClient:
     async def remove_peer(self, name: str) -> None:
         await self._connection.call("DELETE", _peer(name), tuple[Peer, ...])
 
+    async def rename_peer(self, name: str, new: str) -> Peer:
+        return await self._post(_peer(name, "rename"), Peer, {"name": new})
+
     async def probe_peer(self, name: str) -> Peer:
         return await self._post(_peer(name, "probe"), Peer)
 

@@ -88,6 +88,12 @@ class CalibrationStore:
             await asyncio.to_thread(self._save, self.calibration)
         return last
 
+    async def rename(self, old: str, new: str) -> None:
+        """Keep what is known of a machine under its new name."""
+        self.calibration = self.calibration.renamed(old, new)
+        async with self._turn:
+            await asyncio.to_thread(self._save, self.calibration)
+
     def _added(
         self, ground: Ground, says: RunSays, links: Sequence[Link]
     ) -> tuple[LastRun | None, Calibration]:

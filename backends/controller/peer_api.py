@@ -72,6 +72,11 @@ class PairingDecision(Value, frozen=True, kw_only=True):
     agrees: bool
 
 
+class RenameRequest(Value, frozen=True, kw_only=True):
+    name: str
+    """The new one."""
+
+
 class ProvisionRequest(Value, frozen=True, kw_only=True):
     """The way to install: copy our binaries, build there, or either."""
 
@@ -120,6 +125,7 @@ class PeerApi:
             web.post("/v1/pairings/{digits}", self._decide_pairing),
             web.get("/v1/pairings/{digits}", self._pairing_outcome),
             web.delete(one, self._remove),
+            web.post(f"{one}/rename", self._rename),
             web.post(f"{one}/probe", self._probe),
             web.post(f"{one}/answer", self._answer),
             web.post(f"{one}/provision", self._provision),
@@ -198,6 +204,14 @@ class PeerApi:
         await self._peers.remove(name)
         told.did(f"removed the peer {name}")
         return json_response(self._peers.values())
+
+    async def _rename(self, request: web.Request) -> web.Response:
+        asked, name = await body(request, RenameRequest), _name(request)
+        renamed = await self._peers.rename(name, asked.name)
+        await self._parts.clusters.speeds.rename(name, asked.name)
+        told = self._told(request, asked.name)
+        told.did(f"renamed the peer {name} to {asked.name}")
+        return json_response(renamed)
 
     async def _probe(self, request: web.Request) -> web.Response:
         known = self._peers.known(_name(request))

@@ -27,6 +27,7 @@ from backends.config import (
     drop_peer,
     move_peer,
     put_peer,
+    rename_peer,
 )
 from backends.errors import (
     ControllerError,
@@ -492,10 +493,24 @@ class Peers:
                 self._take(known, config)
         return self._known[known].peer
 
-    async def remove(self, name: str) -> None:
-        host_key = self._configs[self.known(name).peer.name].host_key
+    async def rename(self, name: str, new: str) -> Peer:
+        """Give a peer another name, in the settings, too."""
+        config = self._configs[self.known(name).peer.name]
+        self._require_new(new)
+        self._require_idle(name)
+        rename_peer(self._paths, name, new)
+        await self._release(name)
+        if new not in self._known:
+            self._take(new, config)
+        return self._known[new].peer
+
+    def _require_idle(self, name: str) -> None:
         if self._serves(name):
             raise ControllerError(f"{name} is part of the cluster", "Stop it first.")
+
+    async def remove(self, name: str) -> None:
+        host_key = self._configs[self.known(name).peer.name].host_key
+        self._require_idle(name)
         drop_peer(self._paths, name)
         await self._release(name)
         if host_key is not None:

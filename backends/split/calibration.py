@@ -14,6 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.split.cost import KINDS, NO_WORK, Work
 from backends.state import (
@@ -125,6 +126,24 @@ class Calibration(Value, frozen=True, kw_only=True):
             observations=tuple(kept[-KEPT_MAX:]),
             links=(*self.links, *links)[-KEPT_MAX:],
             residuals=(*self.residuals, *further)[-KEPT_MAX:],
+        )
+
+    def renamed(self, old: str, new: str) -> Calibration:
+        """The same of a machine that has another name now."""
+
+        def key(text: str, machines: int) -> str:
+            """``machines``: so many parts of a key are names of machines."""
+            parts = text.split("|")
+            named = [new if part == old else part for part in parts[:machines]]
+            return "|".join((*named, *parts[machines:]))
+
+        def work(one: Observation) -> Observation:
+            return replace(one, work={key(k, 1): of for k, of in one.work.items()})
+
+        return replace(
+            self,
+            observations=tuple(map(work, self.observations)),
+            links=tuple(replace(one, link=key(one.link, 2)) for one in self.links),
         )
 
 

@@ -40,6 +40,7 @@ from backends.state import (
     Pass,
     Peer,
     PeerAnswer,
+    PeerInvitation,
     PeerPairing,
     PeerState,
     Plan,
@@ -147,6 +148,7 @@ class ScriptedCluster:
         self.told: tuple[KnownMachine, ...] = ()
         """On this network."""
         self.pairing = PeerPairing()
+        self.joined: Peer | None = None
         self.paired = asyncio.Event()
         """Set once the owner of a worker has compared digits."""
         self.provisioned_note = ""
@@ -272,6 +274,20 @@ class ScriptedCluster:
         self._call("add_peer", (name, token or ssh, bare, *trusted))
         return self._peer(name or "lent")
 
+    async def invite_peer(self, name: str, *, life_s: float) -> PeerInvitation:
+        self._call("invite_peer", (name, life_s))
+        return PeerInvitation(
+            id="1",
+            token="dllm1-" + 66 * "aB3_",
+            expires_at=int(scenes.NOW + life_s),
+            addresses=("10.0.0.7",),
+            port=50070,
+        )
+
+    async def joined_peer(self, invitation: str) -> Peer | None:
+        self._call("joined_peer", invitation)
+        return self.joined
+
     async def found_workers(self) -> FoundWorkers:
         return self.found
 
@@ -289,6 +305,10 @@ class ScriptedCluster:
 
     async def remove_peer(self, name: str) -> None:
         self._call("remove_peer", name)
+
+    async def rename_peer(self, name: str, new: str) -> Peer:
+        self._call("rename_peer", (name, new))
+        return self._peer(name)
 
     async def probe_peer(self, name: str) -> Peer:
         self._call("probe_peer", name)

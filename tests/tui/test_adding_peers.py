@@ -22,6 +22,7 @@ from tests.tui.helpers import in_front, screen_text, toasts, until, wheel_down
 from tests.tui.peering import adding, on_peers, question
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.add_peer import AddPeerDialog, outcome_of
+from tui.dialogs.invite import InviteDialog
 from tui.widgets.row_list import ChoiceList
 
 BARE = "10.0.0.9:50052"
@@ -275,3 +276,30 @@ def test_every_state_has_an_outcome(peer: Peer) -> None:
     assert outcome.text
     assert bool(outcome.choices) != busy
     assert "dllm-tui" not in outcome.text
+
+
+async def test_a_machine_is_invited_and_joins(started: Started) -> None:
+    running = started(people.here(people.ADA), wait=False)
+    async with running as (pilot, app, cluster):
+        await adding(pilot)
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: "port 50070 for it to join" in screen_text(app))
+        await pilot.press("escape", "I")
+        await until(pilot, lambda: isinstance(app.screen, InviteDialog))
+        await until(pilot, lambda: "good for 1 h 00 m" in screen_text(app))
+        assert cluster.called("invite_peer") == 2 * [("", 3600.0)]
+        assert "dllm-tui join" in screen_text(app)
+        assert "█▄" not in screen_text(app), "no room for the code"
+        await pilot.press("y")
+        assert app.clipboard.startswith("dllm1-aB3_")
+        await pilot.resize_terminal(120, 60)
+        await until(pilot, lambda: "█▄" in screen_text(app))
+        lent = replace(people.ADA, name="nuc", transport="invited")
+        cluster.joined = replace(lent, state=PeerState.PROBING)
+        await until(pilot, lambda: "It has joined as nuc." in screen_text(app))
+        assert "dllm1-" not in screen_text(app)
+        cluster.push(people.here(people.ADA, lent))
+        await until(pilot, lambda: "nuc is ready" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.focused, ChoiceList))
+        await pilot.press("c")
+        assert not app.screen.is_modal

@@ -60,7 +60,7 @@ def offered(line: str) -> list[str]:
     [
         ("dllm-tui dr", ["drain"]),
         ("dllm-tui sto", []),
-        ("dllm-tui peers re", ["remove", "reset"]),
+        ("dllm-tui peers re", ["remove", "rename", "reset"]),
         ("dllm-tui up --det", ["--detach"]),
         ("dllm-tui up --peer ", ["mini", "nuc"]),
         ("dllm-tui up --head l", ["local"]),

@@ -35,9 +35,9 @@ from backends.mesh.worker_status import (
 from backends.paths import user_paths
 from tests.kit.waiting import until
 from tui.cli.main import cli
-from tui.cli.output import qr_text
 from tui.cli.worker import life_s, limits_of
 from tui.cli.worker_status import WorkerScreen, limits_text, painted
+from tui.model.qr_code import qr_text
 
 KEY = "ssh-ed25519 AAAA"
 

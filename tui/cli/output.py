@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -90,15 +89,6 @@ def redraw_screen(text: str, paint: Callable[[str], str] = str) -> None:
     """Show a text alone on the terminal; ``paint`` colours what is safe by then."""
     clears = sys.stdout.isatty() and not _LINEAR.get()
     _write(text, before=CLEAR_SCREEN if clears else "", paint=paint)
-
-
-def qr_text(text: str) -> str:
-    """A QR code of signs that every terminal draws."""
-    import segno
-
-    drawn = io.StringIO()
-    segno.make(text, error="l", micro=False).terminal(out=drawn, border=2, compact=True)
-    return drawn.getvalue().rstrip("\n")
 
 
 def _write(

@@ -51,6 +51,7 @@ dllm-tui peers show mini           probe it: devices, engines, disk
 dllm-tui peers setup mini          install engine and relay
 dllm-tui peers measure             the speed of devices that never ran
 dllm-tui peers reset mini          remove them again
+dllm-tui peers rename mini studio
 dllm-tui peers remove mini
 dllm-tui up m.gguf --peer mini --peer nuc --detach
 """
@@ -91,7 +92,7 @@ PEERS = Table(
     examples=EXAMPLES,
 )
 def peers() -> None:
-    """Add, probe, set up and remove other machines."""
+    """Add, probe, set up, rename and remove other machines."""
 
 
 name_argument = click.argument("name", type=Name("peers"))
@@ -384,6 +385,19 @@ async def remove_peer(client: ControllerClient, name: str) -> dict[str, str]:
     await client.remove_peer(name)
     say(f"Removed {name}.")
     return {"removed": name}
+
+
+@peers.command("rename")
+@name_argument
+@click.argument("new")
+async def rename_peer(client: ControllerClient, name: str, new: str) -> dict[str, str]:
+    """Give a peer another name here, while no cluster uses it.
+
+    Its measured speeds stay known. Saved plans keep the old name.
+    """
+    await client.rename_peer(name, new)
+    say(f"{name} is called {new} now.")
+    return {"renamed": name, "name": new}
 
 
 @asynccontextmanager

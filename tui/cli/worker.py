@@ -28,11 +28,11 @@ from tui.cli.output import (
     Column,
     Table,
     is_linear,
-    qr_text,
     say,
 )
 from tui.cli.service import add_unit_commands, dry_run_option, installed, unit_lines
 from tui.cli.worker_status import DRAW_S, WorkerScreen, show_entry, status_lines
+from tui.model.qr_code import qr_text
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:

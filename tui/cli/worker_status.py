@@ -24,7 +24,8 @@ from backends.units import (
     format_digits,
     format_ms,
 )
-from tui.cli.output import aligned, emit_json, qr_text, redraw_screen, show
+from tui.cli.output import aligned, emit_json, redraw_screen, show
+from tui.model.qr_code import qr_text
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:

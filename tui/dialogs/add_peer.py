@@ -38,6 +38,7 @@ OPENING_BARE = "Address of a running rpc-server: 10.0.0.7:50052"
 FORM_KEYS = (
     ("adding.add", "adds"),
     ("adding.down", "picks"),
+    ("adding.invite", "invites"),
     ("adding.cancel", "closes"),
 )
 Wish = tuple[str, str]
@@ -94,6 +95,9 @@ nothing is installed there.
 A machine whose owner lends it (`dllm-tui worker` there) is listed as *found here* if it
 is on the same network. Pick it, and compare the six digits that both screens show.
 Elsewhere type its address and port, or paste the **token** that it shows.
+
+One that cannot be reached from here may dial this console: **{adding.invite}** makes a
+token for it.
 
 A machine that another console of yours has for a peer is listed as *told by* that one.
 """
@@ -214,6 +218,10 @@ A machine that another console of yours has for a peer is listed as *told by* th
         self._names.display = not self._bare.value
         self._address.placeholder = "10.0.0.7:50052" if self._bare.value else "mini"
         self._open_form()
+
+    def action_invite(self) -> None:
+        if not self.follows:
+            self.dismiss(("invite", ""))
 
     def action_pick(self, by: int) -> None:
         if self._names.display:

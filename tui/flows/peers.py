@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,6 +33,9 @@ from tui.model.names import model_name
 from tui.model.peer_words import FINE, why_not
 from tui.widgets.keys import takes_text
 
+if TYPE_CHECKING:
+    from tui.dialogs.add_peer import Wish
+
 DATA_REMARK = (
     "auto: directly where it can be reached, else through SSH · tunnel: through SSH "
     "alone · an address there, such as 10.0.0.7:50060: directly at that"
@@ -56,11 +60,22 @@ class PeerFlows(Flow):
         from tui.dialogs.add_peer import AddPeerDialog
 
         dialog = AddPeerDialog(self._cluster, self._editor.peers)
-        wish = await self._app.push_screen_wait(dialog)
+        await self._go_on(await self._app.push_screen_wait(dialog))
+
+    async def invite(self) -> None:
+        from tui.dialogs.invite import InviteDialog
+
+        peers, clock = self._editor.peers, self._app.clock
+        dialog = InviteDialog(self._cluster, peers, clock)
+        await self._go_on(await self._app.push_screen_wait(dialog))
+
+    async def _go_on(self, wish: Wish | None) -> None:
         if wish is None:
             return
         verb, name = wish
-        if (peer := self._peer(name)) is not None:
+        if verb == "invite":
+            await self.invite()
+        elif (peer := self._peer(name)) is not None:
             await getattr(self, verb)(peer)
 
     async def open(self, peer: Peer) -> None:
@@ -98,6 +113,20 @@ class PeerFlows(Flow):
             await self._settings.change(name, text.strip() or None)
             said = f"Data go to {peer.name} by {text.strip() or AUTO}"
             self._app.tell(f"{said}: {EFFECTS['peers']}")
+
+    async def rename(self, peer: Peer) -> None:
+        if peer.transport == Transport.LOCAL:
+            self._app.tell("This machine keeps its name", "warning")
+            return
+        from tui.dialogs.dialog import LineDialog
+
+        remark = "Its measured speeds stay known; saved plans keep the old name"
+        dialog = LineDialog(f"Name of {peer.name}", peer.name, peer.name, remark)
+        text = await self._app.push_screen_wait(dialog)
+        new = (text or "").strip()
+        if new and new != peer.name:
+            await self._cluster.rename_peer(peer.name, new)
+            self._app.tell(f"{peer.name} is called {new} now")
 
     async def remove(self, peer: Peer) -> None:
         if peer.transport == Transport.LOCAL:

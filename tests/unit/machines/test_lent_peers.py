@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from backends.config import PeerConfig, load_config
-from backends.errors import ControllerError
+from backends.errors import ControllerError, DllmError
 from backends.machines.lent_peer import LentPeer, moved_to
 from backends.machines.peers import Peers
 from backends.mesh.discovery import Browser
@@ -114,6 +114,26 @@ async def test_a_peer_that_serves_gets_its_new_place_afterwards(known: Known) ->
     known.serving.clear()
     assert await peers.follow(known.settings)
     assert known.shown == {"nuc": "10.0.0.8:50080"}
+
+
+async def test_a_peer_is_renamed_unless_it_serves(known: Known) -> None:
+    peers = known.peers
+    await peers.add_by_token("", token("10.0.0.7"))
+    await peers.add_by_token("box", token("10.0.0.8", key=OTHER_KEY))
+    config = known.settings["nuc"]
+    for new, why in (("box", "There is a peer box"), ("a b", "cannot be a peer's")):
+        with pytest.raises(DllmError, match=why):
+            await peers.rename("nuc", new)
+    known.serving.add("nuc")
+    with pytest.raises(ControllerError, match="nuc is part of the cluster"):
+        await peers.rename("nuc", "ada")
+    known.serving.clear()
+    assert (await peers.rename("nuc", "ada")).name == "ada"
+    assert known.settings["ada"] == config
+    assert list(known.shown) == ["box", "ada"]
+    assert await peers.follow(known.settings)
+    # It is known by its key as before.
+    assert (await peers.add_by_token("", token("10.0.0.9"))).name == "ada"
 
 
 # --- machines that move ---------------------------------------------------------------

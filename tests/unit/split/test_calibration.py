@@ -313,3 +313,21 @@ def test_the_head_takes_time_for_each_device_that_it_hands_to() -> None:
     for devices in (1, 2, 3):
         alone = work_ms(told["h|head"], head_work(devices))[0]
         assert alone == pytest.approx(0.4 + 0.7 * devices, abs=0.5)
+
+
+def test_a_renamed_machine_is_still_known() -> None:
+    """Also one that is called as a device is."""
+    cpu = Device(id="CPU/CPU", name="CPU", kind=DeviceKind.CPU)
+    link = LinkObservation(
+        link="CPU|b|CPU", trips=1, megabytes=1, ms=1, rtt_ms=1, at=0.0
+    )
+    key = device_key(cpu, role="worker", threads=2, build="x")
+    known = Calibration().with_run([seen(work_of(8), 1.0, key=key)], [link])
+    renamed = known.renamed("CPU", "nuc").renamed("b", "box")
+    there = msgspec.structs.replace(cpu, id="nuc/CPU")
+    (observed,), (way,) = renamed.observations, renamed.links
+    assert list(observed.work) == [
+        device_key(there, role="worker", threads=2, build="x")
+    ]
+    assert way.link == "nuc|box|CPU"
+    assert known.renamed("worker", "x") == known

@@ -417,7 +417,7 @@ the split does not use shows what is taken now. The letter is the device's in th
         self._filter.action_clear()
 
     def action_ask(self, verb: str) -> None:
-        if verb == "add":
+        if verb in ("add", "invite"):
             console_of(self).work_at(verb)
         elif self.peer is not None:
             console_of(self).work_at(verb, self.peer)
