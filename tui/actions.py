@@ -486,7 +486,7 @@ _OF_LISTS = frozenset(
         *("more", "less", "much_more", "much_less", "mark_down", "mark_up", "unmark"),
         *("next_boundary", "previous_boundary", "next", "previous", "add", "least"),
         *("model", "clusters", "detail_up", "detail_down", "rescan", "path", "most"),
-        *("earlier_question", "later_question"),
+        *("earlier_question", "later_question", "invite"),
     }
 )
 """Verbs about a list or a screen, not about the thing selected there."""
