@@ -75,6 +75,8 @@ class Paths(Value, frozen=True, kw_only=True):
     """The machines that other consoles of this user have told of."""
     worker_key_file = _Below("data_dir", "worker_key")
     """The host key of the machine while it is lent (``dllm-tui worker``)."""
+    invitations_file = _Below("state_dir", "invitations.json")
+    """Of machines that are to dial us; their secrets are hashed."""
     worker_pairings_file = _Below("data_dir", "consoles.json")
     """The consoles that may use this machine."""
     lent_dir = _Below("state_dir", "lent")

@@ -33,6 +33,7 @@ from backends.mesh.quic import QuicSocket
 from backends.mesh.token import ID_CHARS, Token, TokenKind, new_token, secret_hash
 from backends.state import NOT_JSON
 from backends.tasks import end_tasks
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from backends.mesh.quic_dial import QuicDialler
@@ -102,6 +103,8 @@ class JoinListener:
     ``joined`` is told of a worker that had a good token: the name it is to have, the
     one it has, and its host key. It returns the name that it got, or refuses by a
     ``DllmError``.
+
+    Open invitations outlive it, in the ``kept`` file.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class JoinListener:
         name: str,
         port: Callable[[], int],
         joined: Callable[[str, str, str], Awaitable[str]],
+        kept: Path,
         quic: QuicDialler | None = None,
     ) -> None:
         self._key_file = key_file
@@ -118,7 +122,8 @@ class JoinListener:
         self._joined = joined
         self._quic = quic
         self._awaited: dict[str, Awaited] = {}
-        self._invited: dict[str, tuple[float, str]] = {}
+        self._kept = kept
+        self._invited = _read(kept)
         self._joined_as: dict[str, str] = {}
         self._listening: socket.socket | None = None
         self._accepting: list[asyncio.Task[None]] = []
@@ -195,7 +200,16 @@ class JoinListener:
             quic,
         )
         self._invited[secret_hash(token.secret)] = float(token.expires_at), name
+        self._write()
         return token
+
+    def _write(self) -> None:
+        now = time.time()
+        good = {h: one for h, one in self._invited.items() if one[0] > now}
+        try:
+            write_private(self._kept, msgspec.json.encode(good))
+        except OSError as error:
+            log.warning("invitations are lost at the controller's end: %s", error)
 
     async def _welcome(
         self, made: socket.socket, address: str, known: Callable[[], None]
@@ -256,9 +270,26 @@ class JoinListener:
                 "Ask for another one.",
             )
         until, name = self._invited.pop(hashed)
+        # Before it is good for anything: it is never good twice.
+        self._write()
         if until <= time.time():
             raise MachineError("This token has expired", "Ask for another one.")
         return hashed, name
+
+
+def _read(kept: Path) -> dict[str, tuple[float, str]]:
+    """The invitations that are still good, by the hashes of their secrets."""
+    try:
+        found = msgspec.json.decode(
+            kept.read_bytes(), type=dict[str, tuple[float, str]]
+        )
+    except FileNotFoundError:
+        return {}
+    except (OSError, *NOT_JSON) as error:
+        log.warning("the invitations in %s cannot be read: %s", kept, error)
+        return {}
+    now = time.time()
+    return {hashed: one for hashed, one in found.items() if one[0] > now}
 
 
 def _is_alive(made: socket.socket) -> bool:

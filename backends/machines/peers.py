@@ -147,6 +147,11 @@ class Peers:
         """
         self._settle = settle
         wrong: DllmError | None = None
+        if self._paths.invitations_file.exists() and self._join_listener.invites:
+            try:
+                self._join_listener.listen()
+            except DllmError as error:
+                wrong = error
         for name, config in self._inventory.settings().peers.items():
             try:
                 self._take(name, config)
@@ -230,6 +235,7 @@ class Peers:
             socket.gethostname(),
             self._join_port,
             self._joined,
+            self._paths.invitations_file,
             self._quic,
         )
 

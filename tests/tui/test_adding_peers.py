@@ -286,7 +286,7 @@ async def test_a_machine_is_invited_and_joins(started: Started) -> None:
         await until(pilot, lambda: "port 50070 for it to join" in screen_text(app))
         await pilot.press("escape", "I")
         await until(pilot, lambda: isinstance(app.screen, InviteDialog))
-        await until(pilot, lambda: "good for 1 h 00 m" in screen_text(app))
+        await until(pilot, lambda: "for it to join (1 h 00 m left)" in screen_text(app))
         assert cluster.called("invite_peer") == 2 * [("", 3600.0)]
         assert "dllm-tui join" in screen_text(app)
         assert "█▄" not in screen_text(app), "no room for the code"

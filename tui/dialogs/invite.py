@@ -47,7 +47,6 @@ that machine within its owner's limits.
     BINDINGS = bindings("dialog", "raw")
     DEFAULT_CSS = """
     InviteDialog {
-        & .dialog { width: 84; max-height: 100%; }
         & #invite-token { margin: 0 0 1 0; }
         & #invite-how { color: $dim; }
         & #invite-code {
@@ -106,8 +105,8 @@ that machine within its owner's limits.
             self._fit()
             while (joined := await self._cluster.joined_peer(made.id)) is None:
                 left_s = made.expires_at - self._clock()
-                waits = f"Waiting at port {made.port} for it to join"
-                self._say(f"{waits}; good for {format_age(max(left_s, 0.0))} more…")
+                left = format_age(max(left_s, 0.0))
+                self._say(f"Waiting at port {made.port} for it to join ({left} left)")
                 await asyncio.sleep(LOOK_EVERY_S)
         except DllmError as error:
             self._say(str(error), "wrong")
@@ -117,6 +116,7 @@ that machine within its owner's limits.
     def _joined(self, peer: Peer) -> None:
         self.follows = peer.name
         self._made = None
+        self.show_keys(self.query_one(VerticalScroll), ("dialog.cancel", "closes"))
         for part in ("token", "how", "code"):
             self._shown[part].display = False
         self.post_message(PeerAdded(peer.name))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncssh
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from backends.config import PeerConfig, load_config
 from backends.errors import ControllerError, DllmError
+from backends.machines.join_listener import JoinListener
 from backends.machines.lent_peer import LentPeer, moved_to
 from backends.machines.peers import Peers
 from backends.mesh.discovery import Browser
@@ -19,6 +22,7 @@ from backends.mesh.messages import PROTOCOL, WorkerHello
 from backends.mesh.quic_place import QuicPlace
 from backends.mesh.token import Token, TokenKind, new_token
 from backends.state import Peer
+from backends.writing import write_private
 from tests.kit.clusters import paths_in
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import lent
@@ -114,6 +118,20 @@ async def test_a_peer_that_serves_gets_its_new_place_afterwards(known: Known) ->
     known.serving.clear()
     assert await peers.follow(known.settings)
     assert known.shown == {"nuc": "10.0.0.8:50080"}
+
+
+async def test_who_was_invited_before_a_restart_is_listened_for(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listens: list[JoinListener] = []
+    monkeypatch.setattr(JoinListener, "listen", listens.append)
+    known.peers.start(cast("Any", None))
+    assert not listens
+    file = known.paths.invitations_file
+    write_private(file, msgspec.json.encode({"hash": (time.time() + 60, "nuc")}))
+    known.peers.start(cast("Any", None))
+    assert listens
+    assert known.peers.invites
 
 
 async def test_a_peer_is_renamed_unless_it_serves(known: Known) -> None:

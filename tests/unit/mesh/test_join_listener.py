@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import stat
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -40,8 +41,13 @@ class Console:
         self.key_file = folder / "key"
         self.joined: list[tuple[str, str, str]] = []
         self.refuses = ""
-        self.bell = JoinListener(self.key_file, "studio", lambda: 0, self._joined)
+        self.kept = folder / "invitations"
+        self.bell = self.new_bell()
         self.connection: LentConnection | None = None
+
+    def new_bell(self) -> JoinListener:
+        own = self.key_file, "studio", lambda: 0, self._joined
+        return JoinListener(*own, self.kept)
 
     async def _joined(self, name: str, its_name: str, host_key: str) -> str:
         if self.refuses:
@@ -137,6 +143,31 @@ async def test_a_token_is_good_for_one_worker(console: Console, tmp_path: Path) 
     with pytest.raises(MachineError, match="used already"):
         await Joiner(tmp_path / "eve").worker.join(token)
     assert len(console.joined) == 1
+
+
+async def test_a_token_outlives_the_controller_that_made_it(
+    console: Console, tmp_path: Path
+) -> None:
+    good, used = console.invite(name="box"), console.invite()
+    console.invite(life_s=-1.0)
+    await Joiner(tmp_path / "eve").worker.join(used)
+    # As after a kill.
+    await console.bell.close()
+    console.bell = bell = console.new_bell()
+    assert bell.invites
+    bell.listen()
+    assert bell._listening is not None
+    port = bell._listening.getsockname()[1]
+    with pytest.raises(MachineError, match="used already"):
+        await Joiner(tmp_path / "ada").worker.join(replace(used, port=port))
+    await Joiner(tmp_path / "nuc").worker.join(replace(good, port=port))
+    assert [name for name, *_ in console.joined] == ["", "box"]
+    assert not console.new_bell().invites
+    assert stat.S_IMODE(console.kept.stat().st_mode) == 0o600
+    token = console.invite()
+    assert token.secret.hex() not in console.kept.read_text()
+    console.kept.write_text("[7")
+    assert not console.new_bell().invites
 
 
 async def test_silent_connections_keep_no_joiner_out(
