@@ -124,7 +124,7 @@ async def test_who_was_invited_before_a_restart_is_listened_for(
     known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listens: list[JoinListener] = []
-    monkeypatch.setattr(JoinListener, "listen", listens.append)
+    monkeypatch.setattr(JoinListener, "listen", lambda one: listens.append(one))
     known.peers.start(cast("Any", None))
     assert not listens
     file = known.paths.invitations_file
