@@ -9,6 +9,7 @@ import os
 import socket
 import stat
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ from backends.machines.ssh.config import (
     configured_names,
     resolve,
 )
+from backends.machines.ssh.connection import HEARTBEAT_S, SUSPECT_AFTER_S, Connection
+from tests.kit.virtual_time import in_virtual_time
 
 WHERE = Settings(
     destination=Destination(host="mini"),
@@ -130,6 +133,33 @@ def test_broken_connections() -> None:
     assert str(errors.connection_lost("mini", gone)).endswith(
         "(Network is unreachable)"
     )
+
+
+def test_silence_is_told_within_three_seconds() -> None:
+    """Of the last sign of life, wherever in a heartbeat that was."""
+    told: list[tuple[float, bool]] = []
+    answers = iter((1.0, 2.0))
+
+    async def ping_ms() -> float:
+        if (answer := next(answers, None)) is None:
+            await asyncio.Event().wait()
+        return answer or 0.0
+
+    async def watched() -> None:
+        connection = Connection("mini", Destination.parse("mini"))
+        connection.on_state = lambda state: told.append(
+            (time.monotonic(), state.suspect)
+        )
+        connection.ping_ms = ping_ms  # type: ignore[method-assign]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(10.0):
+                await connection._watch()
+
+    in_virtual_time(watched)
+    last_answer_s = max(at for at, suspect in told if not suspect)
+    first_told_s = min(at for at, suspect in told if suspect)
+    assert SUSPECT_AFTER_S <= first_told_s - last_answer_s <= 3.0
+    assert SUSPECT_AFTER_S + HEARTBEAT_S <= 3.0
 
 
 def test_tunnels() -> None:

@@ -119,8 +119,26 @@ async def test_it_joins_and_is_reached_by_its_own_connection(
     (known,) = joiner.pairings.read().consoles
     assert known.key == public_line(own_key(console.key_file))
     assert console.connection is not None
+    # Another console invites the same machine: it serves both.
+    other = Console(tmp_path / "other")
+    assert await joiner.worker.join(other.invite()) == "studio"
+    assert [one.name for one in joiner.pairings.read().consoles] == [
+        "studio",
+        "studio-2",
+    ]
+    assert other.connection is not None
     async with joiner.running():
+        await other.connection.connect()
         await console.connection.connect()
+        for one in (console.connection, other.connection):
+            agent = await asking(one._open_link())
+            assert "total_bytes" in await agent.ask("memory")
+        assert {one.name for one in joiner.tenants.known.values()} == {
+            "studio",
+            "studio-2",
+        }
+        await other.connection.stop()
+        await other.bell.close()
         assert console.connection.hello.name == "nuc"
         link = console.connection._open_link()
         agent = await asking(link)
