@@ -257,7 +257,6 @@ def _host(place: str) -> IPv4Address | IPv6Address | None:
 
 
 def _is_address(place: str) -> bool:
-    """True for an address that others can have, too."""
     host = _host(place)
     return host is not None and is_place(place) and not host.is_loopback
 

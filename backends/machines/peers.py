@@ -466,14 +466,12 @@ class Peers:
 
     @property
     def _names_by_key(self) -> dict[str, str]:
-        """The lent machines, by the fingerprints of their keys."""
         from backends.mesh.identity import key_of_line
 
         keys = {n: c.host_key for n, c in self._configs.items() if c.host_key}
         return {key_of_line(key).get_fingerprint(): name for name, key in keys.items()}
 
     def _named(self, host_key: str) -> str:
-        """The peer that has this key; empty if none has."""
         from backends.mesh.identity import key_of_line
 
         return self._names_by_key.get(key_of_line(host_key).get_fingerprint(), "")

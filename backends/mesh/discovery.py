@@ -136,7 +136,7 @@ class Browser:
         )
 
     async def places_of(self, key_id: str) -> tuple[str, ...]:
-        """Where workers of this id announce themselves, after a moment of looking."""
+        """The places of the workers of an id, after a moment of looking."""
         while True:
             found = self.found()
             here = tuple(one.address for one in found.workers if one.id == key_id)

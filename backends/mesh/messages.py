@@ -41,7 +41,7 @@ class WorkerHello(Value, frozen=True, kw_only=True):
     refusal: str = ""
     """Why nothing is lent now, in a few words."""
     places: tuple[str, ...] = ()
-    """Where it listens now; empty: it only dials."""
+    """Its listening addresses of now; empty: it only dials."""
     quic: QuicPlace | None = None
     """With the key of its relay."""
 

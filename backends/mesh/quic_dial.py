@@ -77,7 +77,7 @@ class QuicDialler:
         except MachineError as error:
             log.info("a token tells no place of QUIC: %s", error)
             return None
-        return self._relays.with_key(place)
+        return place.with_key(self._relays)
 
     def _access(self, place: QuicPlace) -> RelayAccess | None:
         if not place.relay:

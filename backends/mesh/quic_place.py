@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from backends.errors import UsageError
-from backends.mesh.relay_access import RelayAccess, is_relay_url
+from backends.mesh.relay_access import RelayAccess, RelayFile, is_relay_url
 from backends.state import Value
 
 NODE_BYTES = 32
@@ -37,6 +39,12 @@ class QuicPlace(Value, frozen=True, kw_only=True, array_like=True):
     @property
     def access(self) -> RelayAccess | None:
         return RelayAccess(url=self.relay, key=self.relay_key) if self.relay else None
+
+    def with_key(self, relays: RelayFile) -> QuicPlace:
+        """The same for those who may use its relay."""
+        if not self.relay:
+            return self
+        return replace(self, relay_key=relays.access(self.relay).key)
 
     @property
     def makes_sense(self) -> bool:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from backends.mesh.quic_place import QuicPlace
-
 log = logging.getLogger(__name__)
 
 RELAY_PORT = 50090
@@ -143,12 +141,6 @@ class RelayFile:
 
     def access(self, url: str) -> RelayAccess:
         return RelayAccess(url=url, key=self._read().keys.get(url, ""))
-
-    def with_key(self, place: QuicPlace) -> QuicPlace:
-        """The place, as those may be told it who may use its relay."""
-        if not place.relay:
-            return place
-        return msgspec.structs.replace(place, relay_key=self.access(place.relay).key)
 
     def use(self, access: RelayAccess | None) -> None:
         """Meet others there from now on; None: nowhere."""

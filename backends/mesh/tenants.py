@@ -365,7 +365,7 @@ class Tenants:
             writable=self.limits.writable,
             refusal=self.refusal,
             places=tuple(places)[:ADDRESSES_MAX],
-            quic=relays.with_key(found.quic) if found.quic else None,
+            quic=found.quic.with_key(relays) if found.quic else None,
         )
 
     # --- looking after it -----------------------------------------------------------

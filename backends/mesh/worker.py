@@ -437,7 +437,7 @@ def new_invitation(paths: Paths, pairings: PairingFile, life_s: float) -> Token:
     named = found.name, found.addresses, found.port
     quic = found.quic
     if quic is not None:
-        quic = RelayFile(paths.relays_file).with_key(quic)
+        quic = quic.with_key(RelayFile(paths.relays_file))
     token = new_token(TokenKind.ADD, *named, key, life_s, quic)
     pairings.invite(token.secret, token.expires_at)
     return token

@@ -304,7 +304,6 @@ async def _answered(
 async def _settled_lent(
     client: ControllerClient, added: Peer, known: Collection[str]
 ) -> Peer:
-    """Say so, if a machine that was lent to us before has a new place only."""
     if added.name in known:
         say(f"It is {added.name}, which was known already: its place is the new one.")
     return await settled_peer(client, added.name)

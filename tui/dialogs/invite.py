@@ -126,7 +126,6 @@ that machine within its owner's limits.
         self._fit()
 
     def _fit(self) -> None:
-        """Show the code where all of it is seen at once."""
         lines, (width, height) = self._code.splitlines(), self.app.size
         fits = len(lines) + ROWS_BESIDE <= height
         fits = fits and len(max(lines, key=len, default="")) + COLUMNS_BESIDE <= width
