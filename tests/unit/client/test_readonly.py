@@ -47,6 +47,7 @@ WATCHING = {
     *("snapshots", "propose", "inspect", "catalogue", "read_log", "events", "memory"),
     *("removal", "passes", "peers_to_pick", "probe_peer", "chat", "names_after"),
     *("speeds", "best", "found_workers", "pairing_outcome", "usages", "why"),
+    "joined_peer",
     # Talking changes nothing of the cluster; a chat that is deleted is lost.
     *(f"chats.{name}" for name in public(ChatService) if name != "delete"),
 }
@@ -60,6 +61,9 @@ MADE_UP: dict[str, Any] = {
     "path": "m.gguf",
     "source": "pypi:m",
     "name": "mini",
+    "new": "box",
+    "life_s": 60.0,
+    "invitation": "0",
     "machine": "mini",
     "offset": 0,
     "worker": None,
