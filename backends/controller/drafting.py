@@ -115,14 +115,19 @@ class Drafting:
     _memory: PlannedMemory
     _models: Callable[[], Awaitable[Sequence[ModelFile]]]
 
-    async def settled(self, plan: Plan, peers: Sequence[Peer]) -> Plan:
-        """The plan with its speculation; ``peers`` as they are, ours first."""
+    async def settled(
+        self, plan: Plan, peers: Sequence[Peer], engine_of: str = ""
+    ) -> Plan:
+        """The plan with its speculation; ``peers`` as they are, ours first.
+
+        The engine is that of the head, or of ``engine_of`` if the head is not there.
+        """
         if plan.server.draft == NO_DRAFT:
             return replace(plan, speculation=None)
         if plan.server.draft == AUTO_DRAFT:
-            method = await self._to_choose_from(plan, peers)
+            method = await self._to_choose_from(plan, peers, engine_of)
         else:
-            method = await self._method(plan, plan.server.draft, peers)
+            method = await self._method(plan, plan.server.draft, peers, engine_of)
         plan = replace(plan, speculation=method)
         check_draft(plan)
         return plan
@@ -150,7 +155,7 @@ class Drafting:
         return Path(self._memory.files(model)[0])
 
     async def _to_choose_from(
-        self, plan: Plan, peers: Sequence[Peer]
+        self, plan: Plan, peers: Sequence[Peer], engine_of: str
     ) -> Speculation | None:
         """The methods that ``auto`` compares, a draft model first."""
         model = await self._inventory.model(plan.model)
@@ -162,7 +167,7 @@ class Drafting:
             if methods and draft not in (MTP_DRAFT, NGRAM_DRAFT):
                 continue
             with contextlib.suppress(DllmError):
-                method = await self._method(plan, draft, peers)
+                method = await self._method(plan, draft, peers, engine_of)
                 together = one_of((*methods, method))
                 both = replace(plan, speculation=together)
                 require_room(both, model, devices, protocol=protocol)
@@ -170,10 +175,11 @@ class Drafting:
         return one_of(methods) if methods else None
 
     async def _method(
-        self, plan: Plan, draft: str, peers: Sequence[Peer]
+        self, plan: Plan, draft: str, peers: Sequence[Peer], engine_of: str
     ) -> Speculation:
-        await self._machines.reached([plan.head])
-        head = self._machines.get(plan.head)
+        where = engine_of or plan.head
+        await self._machines.reached([where])
+        head = self._machines.get(where)
         engine = await head.engine(plan.engine)
         flags, protocol = engine.flags, engine.info.rpc_protocol
         if draft == NGRAM_DRAFT:

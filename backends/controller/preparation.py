@@ -434,13 +434,12 @@ class Preparations:
         """The plan for machines that need not be there, with its memory."""
         model = await self._inventory.model(ask.model)
         require_open(ask, model)
-        if ask.server.draft != NO_DRAFT:
-            raise PlanError(
-                "A cluster file is planned without a draft", "Leave out --draft."
-            )
         engine = await self._inventory.engine()
         protocol = engine.info.rpc_protocol
-        options = imagined_options(given, ask, model, protocol)
+        options = [
+            await self._drafted(given, option)
+            for option in imagined_options(given, ask, model, protocol)
+        ]
         option = options[0]
         if ask.objective is not None:
             plan = await best_plan(options, ask.objective)
@@ -456,10 +455,24 @@ class Preparations:
             engines={machine.name: engine for machine in given.machines},
             model=model,
             model_path=model.path,
+            draft_path=plan.speculation.model if plan.speculation else "",
         )
         preview = await _previewed(option, facts, asked, ask.objective, explain)
         notes = (asked.note,) if asked.note else ()
         return msgspec.structs.replace(preview, notes=notes)
+
+    async def _drafted(self, given: GivenCluster, option: Option) -> Option:
+        """The same with its draft: by our engine, in place of its head's."""
+        if option.plan.server.draft == NO_DRAFT:
+            return option
+        machines = machines_of_file(given, option.plan.head)
+        plan = await self.drafting.settled(option.plan, machines, LOCAL)
+        return replace(
+            option,
+            plan=plan,
+            draft_models=await draft_models(plan, self._inventory),
+            trials=self._clusters.trials.found_for(option.model),
+        )
 
 
 async def _previewed(
@@ -514,11 +527,12 @@ def imagined_options(
 def _heads(given: GivenCluster, ask: Ask) -> list[str]:
     wanted = ask.head or given.head
     names = [machine.name for machine in given.machines]
-    if wanted and wanted not in names:
-        raise PlanError(
-            f"The cluster file has no machine {wanted}",
-            f"{did_you_mean(wanted, names)}It has {', '.join(names)}.",
-        )
+    for one in (wanted, *(ask.peers or ())):
+        if one and one not in names:
+            raise PlanError(
+                f"The cluster file has no machine {one}",
+                f"{did_you_mean(one, names)}It has {', '.join(names)}.",
+            )
     if wanted:
         return [wanted]
     return names if ask.objective is not None else names[:1]

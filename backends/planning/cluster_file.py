@@ -155,13 +155,14 @@ def _machine(name: str, tables: Mapping[str, Any]) -> GivenMachine:
             f"{where}.devices.{CPU} is there twice",
             f"Give memory and bandwidth of the CPU in {where} itself.",
         )
-    return GivenMachine(
-        name=name,
-        devices=(
-            cpu,
-            *(_device(d, one, f"{where}.devices.{d}") for d, one in devices.items()),
-        ),
-    )
+    others = [_device(d, one, f"{where}.devices.{d}") for d, one in devices.items()]
+    for one in others:
+        if one.kind is DeviceKind.CPU:
+            raise UsageError(
+                f"{where}.devices.{one.name} is a CPU, and a machine has one",
+                f"Give memory and bandwidth of the CPU in {where} itself.",
+            )
+    return GivenMachine(name=name, devices=(cpu, *others))
 
 
 def _merged(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import PurePath
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,11 +25,13 @@ PLAN = scenes.HOMELAB_PLAN
 OTHER = replace(PLAN, split=with_counts(PLAN.split, (20, 10, 18)), ctx_size=4096)
 
 
-def keep() -> None:
+def keep(model: str = OTHER.model) -> None:
     """A saved plan, and a launch."""
     paths = user_paths()
     at = scenes.NOW - 7200
-    saved = save_plan(paths.plans_dir, "evening", PlanFile.of(OTHER))
+    saved = save_plan(
+        paths.plans_dir, "evening", replace(PlanFile.of(OTHER), model=model)
+    )
     launch = save_plan(paths.launches_dir, "20261126-1", PlanFile.of(PLAN))
     os.utime(saved, (at, at))
     os.utime(launch, (at, at))
@@ -57,7 +60,8 @@ async def test_a_plan_is_saved_by_a_name(started: Started) -> None:
 
 
 async def test_a_kept_plan_becomes_the_candidate(started: Started) -> None:
-    keep()
+    # Another person shared it, who has the model elsewhere.
+    keep(f"/elsewhere/{PurePath(OTHER.model).name}")
     async with started() as (pilot, app, cluster):
         asked: list[Ask] = []
 
@@ -69,7 +73,7 @@ async def test_a_kept_plan_becomes_the_candidate(started: Started) -> None:
         app._home.split.bar.focus()
         await pilot.press("o")
         await until(pilot, lambda: isinstance(app.screen, PlansDialog))
-        assert "context 8192 → 4096" in screen_text(app)
+        assert "/elsewhere/" in screen_text(app)
         await pilot.press("down")
         await until(pilot, lambda: "as the plan in the Split" in screen_text(app))
         await pilot.press(*"even", "enter")

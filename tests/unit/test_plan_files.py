@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +26,7 @@ from backends.plan_files import (
 )
 from backends.split.layout import make_split
 from backends.state import Ask, LayerRange, PairMode, Plan, ServerSettings, WorkerSpec
+from tui.cli import plans
 from tui.cli.main import cli
 
 PLAN = Plan(
@@ -97,6 +99,21 @@ def test_a_plan_is_found_by_name_or_file(tmp_path: Path) -> None:
     assert find_plan(str(path), tmp_path / "other").plan == FILE
     with pytest.raises(PlanError, match="There is no plan evenig"):
         find_plan("evenig", tmp_path)
+
+
+async def test_a_model_that_is_elsewhere_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "m.gguf"
+    here.touch()
+    find = AsyncMock(return_value=here)
+    monkeypatch.setattr(plans, "resolve", find)
+    shared = replace(FILE, model="/elsewhere/m.gguf")
+    assert (await plans._with_model(shared)).model == str(here)
+    find.assert_awaited_once_with("m.gguf")
+    for model in str(here), "mini:/elsewhere/m.gguf":
+        kept = replace(FILE, model=model)
+        assert await plans._with_model(kept) is kept
 
 
 @pytest.mark.parametrize("name", ["", "../x", ".x", "a/b", "x" * 65, "a\nb"])

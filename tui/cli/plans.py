@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 import click
+import msgspec
 
 from backends.client.client import ControllerClient
 from backends.errors import PlanError, UsageError
+from backends.machine_names import at_peer
 from backends.paths import user_paths
 from backends.plan_files import (
     KeptPlan,
@@ -21,6 +26,7 @@ from backends.plan_files import (
 )
 from backends.split.layout import shares_text
 from tui.cli.command import Group, Name, cluster_option, options
+from tui.cli.model_argument import resolve
 from tui.cli.output import Column, Table, say
 from tui.cli.up import serve
 from tui.model.names import model_name
@@ -160,8 +166,18 @@ async def launch_plan(
 
     Without --detach it stays in the foreground; Ctrl-C stops the cluster.
     """
-    ask = _found(plan).plan.ask()
+    ask = (await _with_model(_found(plan).plan)).ask()
     await serve(client, ask, detach=detach, replace=replace, as_json=as_json)
+
+
+async def _with_model(plan: PlanFile) -> PlanFile:
+    """The plan with its model here: the file has the name that it has elsewhere."""
+    is_here = await asyncio.to_thread(os.path.exists, plan.model)
+    if at_peer(plan.model) or is_here:
+        return plan
+    found = await resolve(PurePath(plan.model).name)
+    say(f"{plan.model} is not here: {found} has its name")
+    return msgspec.structs.replace(plan, model=str(found.absolute()))
 
 
 @plans.command("delete")

@@ -6,7 +6,8 @@ import asyncio
 import os
 import time
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +21,9 @@ from backends.units import format_gain, format_rate
 from tui.app.console import Flow
 from tui.model.edit import Edit, runs_now
 from tui.model.names import model_name, whole_path
+
+if TYPE_CHECKING:
+    from backends.plan_files import PlanFile
 
 LEAVE_TIMEOUT_S = 2.0
 LAUNCH_OR_UNDO = "{cluster.launch} launches it, {split.undo} takes it back."
@@ -137,8 +141,18 @@ class PlanFlows(Flow):
         dialog = PlansDialog(saved, launched, present, self._app.clock())
         kept = await self._app.push_screen_wait(dialog)
         if kept is not None:
-            model = await self._cluster.inspect(kept.plan.model)
-            self._editor.put(await self._cluster.propose(kept.plan.ask()), model)
+            chosen = await self._with_model(kept.plan)
+            model = await self._cluster.inspect(chosen.model)
+            self._editor.put(await self._cluster.propose(chosen.ask()), model)
+
+    async def _with_model(self, plan: PlanFile) -> PlanFile:
+        """A plan with its model here: a shared one names the file of elsewhere."""
+        found = (await self._cluster.catalogue()).models
+        if any(one.path == plan.model for one in found):
+            return plan
+        name = PurePath(plan.model).name
+        same = [one.path for one in found if PurePath(one.path).name == name]
+        return msgspec.structs.replace(plan, model=same[0]) if same else plan
 
     async def save(self) -> None:
         from backends.plan_files import PlanFile, save_plan

@@ -403,6 +403,9 @@ def test_where_nothing_is_open_no_best_is_sought(
 def test_an_unknown_head_is_told() -> None:
     with pytest.raises(PlanError, match="Did you mean studio"):
         options(replace(ASK, head="stuido"))
+    with pytest.raises(PlanError, match="no machine nuc") as caught:
+        options(replace(ASK, peers=("nuc",)))
+    assert "peers add" not in caught.value.hint
 
 
 def test_slots_count_for_throughput_alone() -> None:

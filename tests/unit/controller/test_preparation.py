@@ -42,6 +42,7 @@ from backends.models import layers
 from backends.models.header import read_header
 from backends.models.layers import read_model
 from backends.paths import Paths
+from backends.planning.cluster_file import EXAMPLE, read_cluster
 from backends.speculation.methods import methods_of
 from backends.split.layout import counts, make_split, with_counts
 from backends.state import (
@@ -537,6 +538,20 @@ async def test_a_best_split_is_prepared_and_predicted(bench: Bench) -> None:
     assert preview.speeds is not None
     with pytest.raises(PlanError, match="no device of the plan"):
         await bench.prepared(objective=Objective.DECODE, pins=("nuc/CPU>=3",))
+
+
+async def test_a_draft_is_predicted_for_machines_that_are_not_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = frozenset({"--spec-type", "--spec-type ngram-simple"})
+    engine = AsyncMock(return_value=Engine(info=ENGINE, flags=flags))
+    monkeypatch.setattr(bench.here, "engine", engine)
+    ask = Ask(model=str(MODEL_PATH), server=ServerSettings(draft=NGRAM_DRAFT))
+    preview = await bench.preparations.imagine(read_cluster(EXAMPLE), ask)
+    assert preview.plan.speculation == Speculation(type="ngram-simple")
+    assert preview.forecast is not None
+    assert preview.undrafted is not None
+    assert preview.forecast.tok_per_s != preview.undrafted.tok_per_s
 
 
 async def test_a_model_that_fits_has_a_predicted_speed(bench: Bench) -> None:

@@ -87,6 +87,12 @@ MACHINE = '[machines.a]\nmemory = "8 GiB"\nbandwidth = "20 GB/s"\n'
         ('[machines.a]\nlike = "q"\n[machines."x\\ny"]', "'x\\ny' cannot be the name"),
         (MACHINE + '[machines.a.devices]\n"x\\ny" = 3', "'x\\ny' cannot be the name"),
         (MACHINE + '[machines.a.devices.CPU]\nmemory = "1 GiB"', "is there twice"),
+        (
+            MACHINE
+            + '[machines.a.devices.X]\nkind = "cpu"\nmemory = "1 GiB"\n'
+            + 'bandwidth = "20 GB/s"',
+            "devices.X is a CPU, and a machine has one",
+        ),
         ("head = [1]\n" + MACHINE, "none of the machines"),
         ("head = false\n" + MACHINE, "none of the machines"),
         (MACHINE + '[[links]]\nbetween = [["a"], "a"]\nrtt = "1 ms"', "no machine"),
