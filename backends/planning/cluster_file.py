@@ -156,10 +156,10 @@ def _machine(name: str, tables: Mapping[str, Any]) -> GivenMachine:
             f"Give memory and bandwidth of the CPU in {where} itself.",
         )
     others = [_device(d, one, f"{where}.devices.{d}") for d, one in devices.items()]
-    for one in others:
-        if one.kind is DeviceKind.CPU:
+    for device in others:
+        if device.kind is DeviceKind.CPU:
             raise UsageError(
-                f"{where}.devices.{one.name} is a CPU, and a machine has one",
+                f"{where}.devices.{device.name} is a CPU, and a machine has one",
                 f"Give memory and bandwidth of the CPU in {where} itself.",
             )
     return GivenMachine(name=name, devices=(cpu, *others))

@@ -733,12 +733,14 @@ def band_text(told: Forecast | Fit) -> str:
     return f"~{format_speed(told.tok_per_s or 0.0)} ({low} to {high})"
 
 
-def first_token_text(told: Forecast, *, band: bool = True) -> str:
+def first_token_text(told: Forecast, *, short: bool = False) -> str:
     """``first token ~0.88 s (0.71 s to 1.1 s) after 512 tokens``."""
+    text = f"first token ~{format_seconds(told.first_token_s)}"
+    if short:
+        return text
     low, high = map(format_seconds, (told.first_token_low_s, told.first_token_high_s))
-    within = f" ({low} to {high})" if band else ""
     prompt = format_count(told.prompt_tokens, "token")
-    return f"first token ~{format_seconds(told.first_token_s)}{within} after {prompt}"
+    return f"{text} ({low} to {high}) after {prompt}"
 
 
 def time_text(told: Forecast) -> str:

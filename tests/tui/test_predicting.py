@@ -171,7 +171,7 @@ def test_the_texts_get_shorter_and_end_with_the_band() -> None:
     assert texts[0].endswith("from usual speeds")
     assert "2 trips" in texts[0]
     assert "first token ~0.51 s (" in texts[2]
-    assert "first token ~0.51 s after 512 tokens" in texts[3]
+    assert texts[3].endswith("first token ~0.51 s")
     assert texts[-1] == band_text(edit.forecast)
     assert texts[-1].startswith("~")
 

@@ -51,7 +51,7 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
         depth += " without the draft"
     measured = _measured_text(edit, snapshot)
     speed = f"{predicted}{depth}{measured}"
-    soonest = f"{speed} · {first_token_text(told, band=False)}"
+    soonest = f"{speed} · {first_token_text(told, short=True)}"
     first = f"{speed} · {first_token_text(told)}"
     crossing = f"{first} · {crossing_text(told)}"
     whole = f"{crossing} · from {SOURCES[told.source]}"
