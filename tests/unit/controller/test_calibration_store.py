@@ -207,7 +207,7 @@ def test_a_head_alone_is_measured_by_the_servers_rates() -> None:
     assert prompt.ms == pytest.approx(500)
 
 
-def prompts_of(*batches: int) -> list[tuple[float, list[str], float]]:
+def prompts_of(*batches: int) -> list[tuple[object, list[str], float]]:
     """What a prompt of 500 ms says: each time, who took it, and in how many passes."""
     plan = plan_of(6, 7)
     prompt = [
