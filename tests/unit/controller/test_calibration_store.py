@@ -231,7 +231,7 @@ def prompts_of(*batches: int) -> list[tuple[object, list[str], float]]:
         depth=20 + sum(batches), tokens=20, tok_per_s=None, prompt_tok_per_s=rate
     )
     ground = ground_of(plan, MODEL, MACHINES, engine())
-    found = []
+    found: list[tuple[object, list[str], float]] = []
     for one in run_says(ground, runs, server, at=0).observations:
         if any(Work(*row).gops for row in one.work.values()) or one.ms > 90:
             kinds = ("worker" if "|worker|" in key else "head" for key in one.work)
