@@ -283,7 +283,7 @@ def _forecast_lines(preview: Preview) -> Iterator[str]:
 
 
 def _unknown(preview: Preview) -> Iterator[str]:
-    """Devices with layers whose speed is the usual one of their kind."""
+    # Devices with layers whose speed is the usual one of their kind.
     known = preview.speeds.of_device if preview.speeds else {}
     for share in preview.plan.split.shares:
         speed = known.get(share.device)
@@ -292,7 +292,7 @@ def _unknown(preview: Preview) -> Iterator[str]:
 
 
 def _is_measurable(plan: Plan, device: str) -> bool:
-    """True if ``peers measure`` runs the device with as many threads."""
+    # With as many threads as ``peers measure`` has it run with.
     worker, asked = plan.worker_of.get(device), plan.asked or Ask(model=plan.model)
     if worker is None:
         return plan.head == LOCAL and plan.server.threads is None
