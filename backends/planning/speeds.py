@@ -446,7 +446,7 @@ def _prompts(says: _Says, workers: Mapping[str, WorkerRun], server: ServerRun) -
 
 
 def _is_long(batches: Sequence[int]) -> bool:
-    """True if so much follows the first pass that what overlaps counts."""
+    # So much follows the first pass that what overlaps counts.
     return sum(batches[1:]) > batches[0] / _LITTLE
 
 

@@ -100,7 +100,7 @@ async def _rows(model: Path) -> list[Row]:
 
 
 async def _read(trial: Trial, words: int) -> ChatTimings:
-    """The timings of an answer to a prompt that begins as no other does."""
+    # It begins as no other does, so that no prompt is known already.
     request = ChatRequest.greedy(f"{words}" + " word" * words, TOKENS)
     answer = await asked(trial.client, request, unseen)
     await asyncio.sleep(SETTLE_S)
