@@ -188,8 +188,10 @@ brightest where a pass takes longest. **{cluster.pulse}** turns it off or on. Wi
 `NO_MOTION` it never runs, and it rests while the terminal is slow to take what is
 written.
 
-The **predicted** speed is that of one client, with the band that holds nine of ten
-runs. It comes from measured runs, and before the first from usual speeds.
+The **predicted** speed is that of one client with *depth* tokens in its context, with
+the band that holds nine of ten runs. It comes from measured runs, and before the first
+from usual speeds. The last answer is compared at its own depth. Below the pane stands,
+before a launch, how fast the best plan is, and one device alone, if that is faster.
 """
     BINDINGS = bindings("split")
     DEFAULT_CSS = "SplitBar { height: 4; width: 1fr; pointer: ew-resize; }"

@@ -152,7 +152,7 @@ One row per layer of the plan in editing, in the order in which a token passes t
 A device computes one run of neighbouring layers. So layers between the marked ones and
 its own go there too. Each worker that holds a layer costs a token one round trip:
 *given to* tells, for each letter, the trips and the speed (`~`: predicted) after that
-move, and *over* where the memory would not suffice.
+move, which layers go along, and *over* where the memory would not suffice.
 """
 
     class Pointed(Message):
