@@ -408,7 +408,7 @@ class PlanEditor:
     @property
     def others(self) -> tuple[Alternative, ...]:
         """The best plans and others; empty where they are not known or sought."""
-        ground = self.others_ground
+        ground = self.others_ground if self._others else None
         return self._others if ground and ground == self._others_ground else ()
 
     # --- what a token waits for ---------------------------------------------------

@@ -49,7 +49,7 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
     predicted, depth = f"predicted {band_text(told)}", f" at depth {told.depth}"
     if edit.plan.speculation is not None:
         depth += " without the draft"
-    measured = _measured_text(edit, snapshot)
+    measured = _measured_text(edit, told, snapshot)
     speed = f"{predicted}{depth}{measured}"
     soonest = f"{speed} · {first_token_text(told, short=True)}"
     first = f"{speed} · {first_token_text(told)}"
@@ -66,7 +66,7 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
     )
 
 
-def _measured_text(edit: Edit, snapshot: ClusterSnapshot | None) -> str:
+def _measured_text(edit: Edit, told: Forecast, snapshot: ClusterSnapshot | None) -> str:
     """The last answer's speed beside the one predicted at its own depth."""
     running, plan = runs_now(snapshot), edit.plan
     if snapshot is None or running is None or not same_plan(running, plan):
@@ -74,9 +74,10 @@ def _measured_text(edit: Edit, snapshot: ClusterSnapshot | None) -> str:
     now, lab = snapshot.speed, any(not is_off(link.lab) for link in snapshot.links)
     if not now.last_tok_per_s or lab or plan.speculation or edit.prospect is None:
         return ""
-    then = edit.prospect.of(plan, now.last_depth)
+    depth = now.last_depth or told.depth
+    then = edit.prospect.of(plan, depth) if depth != told.depth else told
     off = format_difference(now.last_tok_per_s / then.tok_per_s - 1)
-    at = f" at {then.depth}" if then.depth != edit.prospect.of(plan).depth else ""
+    at = f" at {depth}" if depth != told.depth else ""
     return f" · measured {format_speed(now.last_tok_per_s)}{at} ({off})"
 
 
