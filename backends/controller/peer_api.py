@@ -208,7 +208,7 @@ class PeerApi:
     async def _rename(self, request: web.Request) -> web.Response:
         asked, name = await body(request, RenameRequest), _name(request)
         renamed = await self._peers.rename(name, asked.name)
-        await self._parts.clusters.speeds.rename(name, asked.name)
+        await self._parts.clusters.calibrations.rename(name, asked.name)
         told = self._told(request, asked.name)
         told.did(f"renamed the peer {name} to {asked.name}")
         return json_response(renamed)

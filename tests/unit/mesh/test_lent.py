@@ -52,7 +52,7 @@ from backends.state.base import json_bytes
 from backends.tasks import end_tasks
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import Asking, LentMachine, asking, lent
-from tests.unit.mesh.test_policy import JSON
+from tests.unit.mesh.test_request_policy import JSON
 
 WITHIN_S = 20.0
 MIB = 1 << 20
