@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from backends.split.problem import SplitProblem
 
 
+IN_PART = "Not every set of devices was tried: there are too many."
 HEADS_MAX = 2
 """Heads that are searched in full; of more, those that a quick search finds best."""
 QUICK_BEAM = 16
@@ -67,6 +68,14 @@ class Option:
     """By their files."""
     trials: Sequence[DraftTrial] = ()
     """Measurements with drafts of this model, newest first."""
+
+
+class BestPlan(NamedTuple):
+    """The best plan of some options."""
+
+    plan: Plan
+    exact: bool = True
+    """False if not every set of devices was tried."""
 
 
 class Told(NamedTuple):
@@ -115,15 +124,15 @@ def require_kept(option: Option) -> None:
         check_kept(parse_pins(option.pins), option.plan.split)
 
 
-async def best_plan(options: Sequence[Option], objective: Objective) -> Plan:
+async def best_plan(options: Sequence[Option], objective: Objective) -> BestPlan:
     """The plan that is best for an aim; each option has another head."""
     return await asyncio.to_thread(_best_plan, options, objective)
 
 
-def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
+def _best_plan(options: Sequence[Option], objective: Objective) -> BestPlan:
     if len(options) > HEADS_MAX:
         options = _promising(options, objective)
-    found: list[tuple[tuple[float, float], Plan]] = []
+    found: list[tuple[tuple[float, float], BestPlan]] = []
     refused: list[PlanError] = []
     for option in options:
         try:
@@ -132,12 +141,13 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
             refused.append(error)
     if not found:
         raise refused[0]
-    return min(found, key=lambda pair: pair[0])[1]
+    best = min(found, key=lambda pair: pair[0])[1]
+    return best._replace(exact=all(one.exact for _, one in found))
 
 
 def _best_of_each_kind(
     problem: SplitProblem, objective: Objective
-) -> Iterator[tuple[tuple[float, float], Plan]]:
+) -> Iterator[tuple[tuple[float, float], BestPlan]]:
     """The best split of whole layers, or what else fits or is so much faster.
 
     Raises:
@@ -157,7 +167,7 @@ def _best_of_each_kind(
         refused = error
     if best is not None:
         plan = replace(problem.plan, split=best.split, ctx_size=best.ctx_size)
-        yield _rank(best.forecast, plan, objective), plan
+        yield _rank(best.forecast, plan, objective), BestPlan(plan, best.exact)
     if objective in _FASTEST:
         others = [moved_experts(problem, best and (best.split, best.forecast))]
         if best is not None:
@@ -165,7 +175,8 @@ def _best_of_each_kind(
         for other in others:
             if other.plan is not None and other.forecast is not None:
                 refused = None
-                yield _rank(other.forecast, other.plan, objective), other.plan
+                found = BestPlan(other.plan)
+                yield _rank(other.forecast, other.plan, objective), found
     if refused is not None:
         raise refused
 
@@ -218,11 +229,21 @@ def _by_memory(option: Option) -> Split:
 
 
 async def told_of(
-    option: Option, objective: Objective | None, *, explain: bool = False
+    option: Option,
+    objective: Objective | None,
+    *,
+    explain: bool = False,
+    exact: bool = True,
 ) -> Told:
-    """The predicted speed of a plan as it is; ``explain`` compares it with others."""
+    """The predicted speed of a plan as it is; ``explain`` compares it with others.
+
+    ``exact`` is that of the search which found it.
+    """
     work = _explained if explain else _predicted
-    return await asyncio.to_thread(_drafted, option, objective, work)
+    told = await asyncio.to_thread(_drafted, option, objective, work)
+    if exact or IN_PART in told.why:
+        return told
+    return told._replace(why=f"{told.why} {IN_PART}")
 
 
 def _drafted(
@@ -281,7 +302,7 @@ def _explained(option: Option, objective: Objective | None) -> Told:
         return Told(told, f"{text} {error.what}.", tuple(_in_parts(problem, None)))
     others = _others(problem, aim, best)
     if not best.exact:
-        text += " Not every set of devices was tried: there are too many."
+        text += f" {IN_PART}"
     is_better = not plan.experts or best.forecast.tok_per_s > told.tok_per_s
     if objective is None and best.split != plan.split and is_better:
         gain = format_factor(best.forecast.tok_per_s / told.tok_per_s)

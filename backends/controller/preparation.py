@@ -18,6 +18,7 @@ import msgspec
 
 from backends.config import Config
 from backends.controller.best_plans import (
+    BestPlan,
     Option,
     best_plan,
     best_plans,
@@ -145,7 +146,7 @@ class Preparations:
 
     async def propose(self, cluster: Cluster, ask: Ask) -> Plan:
         """A plan for a model, as an edit: no machine is asked if it can run it."""
-        return await self._proposed(ask, await self._survey(cluster), cluster)
+        return (await self._proposed(ask, await self._survey(cluster), cluster)).plan
 
     async def prepare(
         self, cluster: Cluster, asked: Ask | Plan, *, explain: bool = False
@@ -155,12 +156,14 @@ class Preparations:
             await self._peers_settled(asked.peers)
         survey = await self._survey(cluster, asked)
         if isinstance(asked, Ask):
-            plan = await self._proposed(asked, survey, cluster)
+            best = await self._proposed(asked, survey, cluster)
         else:
-            plan = await self.drafting.require(asked, survey.peers)
-        await self._machines.reached(machines_of(plan))
-        prepared = await self._prepared(cluster, plan, survey)
-        preview = await self._preview(cluster, prepared, explain=explain)
+            best = BestPlan(await self.drafting.require(asked, survey.peers))
+        await self._machines.reached(machines_of(best.plan))
+        prepared = await self._prepared(cluster, best.plan, survey)
+        preview = await self._preview(
+            cluster, prepared, explain=explain, exact=best.exact
+        )
         now, token = time.monotonic(), secrets.token_hex(8)
         self._kept = {key: one for key, one in self._kept.items() if one.until > now}
         self._kept[cluster.name, token] = replace(prepared, until=now + LASTS_S)
@@ -323,12 +326,12 @@ class Preparations:
             rpc_protocol=await self._inventory.rpc_protocol(plan),
         )
 
-    async def _proposed(self, ask: Ask, survey: Survey, cluster: Cluster) -> Plan:
+    async def _proposed(self, ask: Ask, survey: Survey, cluster: Cluster) -> BestPlan:
         model = await self._inventory.model(ask.model)
         require_open(ask, model)
         plan = await self._by_memory(ask, model, survey)
         if ask.objective is None:
-            return plan
+            return BestPlan(plan)
         heads = await self._other_heads(ask, plan, survey)
         plans = [plan]
         for head in heads:
@@ -410,7 +413,7 @@ class Preparations:
         return {p.name: p.facts.at for p in peers if p.facts and p.name in names}
 
     async def _preview(
-        self, cluster: Cluster, prepared: Prepared, *, explain: bool
+        self, cluster: Cluster, prepared: Prepared, *, explain: bool, exact: bool
     ) -> Preview:
         plan, model, survey = prepared.plan, prepared.model, prepared.survey
         objective = plan.asked.objective if plan.asked else None
@@ -418,7 +421,9 @@ class Preparations:
         peers = {peer.name: peer for peer in survey.peers}
         asked = await self._clusters.memory.of(plan)
         option = await self._option(cluster, plan, model, survey)
-        preview = await _previewed(option, prepared.facts, asked, objective, explain)
+        preview = await _previewed(
+            *(option, prepared.facts, asked, objective), explain=explain, exact=exact
+        )
         gateway = gateway_command(cluster.name, plan, access)
         return msgspec.structs.replace(
             preview,
@@ -440,9 +445,9 @@ class Preparations:
             await self._drafted(given, option)
             for option in imagined_options(given, ask, model, protocol)
         ]
-        option = options[0]
+        option, exact = options[0], True
         if ask.objective is not None:
-            plan = await best_plan(options, ask.objective)
+            plan, exact = await best_plan(options, ask.objective)
             option = next(one for one in options if one.plan.head == plan.head)
             option = replace(option, plan=plan)
         else:
@@ -457,7 +462,9 @@ class Preparations:
             model_path=model.path,
             draft_path=plan.speculation.model if plan.speculation else "",
         )
-        preview = await _previewed(option, facts, asked, ask.objective, explain)
+        preview = await _previewed(
+            *(option, facts, asked, ask.objective), explain=explain, exact=exact
+        )
         notes = (asked.note,) if asked.note else ()
         return msgspec.structs.replace(preview, notes=notes)
 
@@ -480,12 +487,14 @@ async def _previewed(
     facts: Facts,
     asked: PlanMemory,
     objective: Objective | None,
+    *,
     explain: bool,
+    exact: bool,
 ) -> Preview:
     plan, model, devices = option.plan, option.model, option.devices
     by_device = {one.device: one for one in asked.devices}
     protocol = option.speeds.rpc_protocol
-    told = await told_of(option, objective, explain=explain)
+    told = await told_of(option, objective, explain=explain, exact=exact)
     try:
         require_room(plan, model, devices, asked.devices, protocol=protocol)
         refusal = None
@@ -505,6 +514,7 @@ async def _previewed(
         undrafted=told.undrafted,
         speeds=option.speeds,
         why=told.why,
+        is_exact=exact,
         alternatives=told.alternatives,
     )
 

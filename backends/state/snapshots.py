@@ -460,6 +460,8 @@ class Preview(Value, frozen=True, kw_only=True):
     """The speeds that it was predicted with, for predicting other splits."""
     why: str = ""
     """The reasons for its split, in one sentence each."""
+    is_exact: bool = True
+    """False if a best split was sought and not every set of devices was tried."""
     alternatives: tuple[Alternative, ...] = ()
     """Other plans, if they were asked for."""
     token: str = ""

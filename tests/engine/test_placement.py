@@ -274,7 +274,7 @@ def arrived(load: Load) -> dict[Place, Parts]:
 def test_a_split_has_no_more_devices_than_llama_cpp_takes(version: str) -> None:
     for n_devices in (DEVICES_MAX, DEVICES_MAX + 1):
         split = ",".join("1" * n_devices)
-        argv = [engine(version) / "llama-server", "-ts", split, "--version"]
+        argv = [str(engine(version) / "llama-server"), "-ts", split, "--version"]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         refused = f"got {n_devices} input configs" in done.stderr
         assert (refused, done.returncode != 0) == ((n_devices > DEVICES_MAX),) * 2

@@ -75,6 +75,8 @@ async def serve(
         say(note)
     if preview.forecast is not None and ask.objective is not None:
         say(f"Predicted: {forecast_text(preview.forecast)}.")
+        if preview.why:
+            say(preview.why)
     async with launched(client, preview, keep=detach, replace=replace) as (
         serving,
         snapshots,
