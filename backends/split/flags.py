@@ -17,7 +17,7 @@ from backends.split.layout import is_head_cpu, ranges
 from backends.state import LayerRange, Plan, Share, Value, WorkerSpec
 
 DEVICES_MAX = 15
-"""Every build so far refuses ``-ts`` with ``llama_max_devices()`` figures, which is 16."""
+"""llama_max_devices() is 16, and every build so far refuses ``-ts`` with so many."""
 
 
 class PlacedDevice(Value, frozen=True, kw_only=True):

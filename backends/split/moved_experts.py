@@ -39,6 +39,8 @@ TRIED_MAX = 48
 For each device beyond SEARCHED_MAX it is half as many: a search takes twice as long."""
 SEARCHED_MAX = 6
 """Devices among which it is searched."""
+TRIED_BEAM = 16
+"""Sets of devices followed for each range; for the best one as many as anywhere."""
 NEVER_MS = 1e9
 """Cost of a layer where it may not be: finite, for the search adds and subtracts it."""
 
@@ -66,7 +68,10 @@ def moved_experts(
     if not any(layer.groups.experts for layer in problem.model.layers):
         return PartsPlan(None, "the model has no experts")
     split = by_layers[0] if by_layers else None
-    found = _searched(_of_few(problem, split), split)
+    few = _of_few(problem, split)
+    found = _searched(few._replace(beam=min(few.beam, TRIED_BEAM)), split)
+    if found and few.beam > TRIED_BEAM:
+        found += _found(few, [max(found, key=lambda one: one[0].tok_per_s)[1]])
     if not found:
         return PartsPlan(
             None, "no device gains by the experts of others' layers, or has room"

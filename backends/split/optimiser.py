@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 STATES_MAX = 4096
 """Sets of devices that are all followed; of more, BEAM at a time."""
 BEAM = 256
-ROWS_MAX = 4096
+KINDS_MAX = 40
+"""Kinds of devices that are then tried. How many matters more than how many sets."""
+ROWS_MAX = 2560
 """Of more kinds of devices fewer sets are followed: so many with one device more."""
 _PARTS = (0.25, 0.5, 0.75, 0.9, 1.0)
 """Of the layers that a set can hold, so many are placed where sets are compared."""
@@ -88,8 +90,8 @@ def best(
     """The split of least cost; None if none keeps to all limits.
 
     ``sizes`` are the bytes of each layer, the output last. ``beam`` sets are followed
-    at a time if there are too many for all, of as many kinds of devices. What is found
-    then is no worse than ``known`` splits: devices with their layers, in order.
+    at a time if there are too many for all. What is found then is no worse than
+    ``known`` splits: devices with their layers, in order.
     """
     found = [*_found(places, sizes, beam, only_best=True)]
     if not any(one.exact for one in found):
@@ -137,9 +139,14 @@ def _found(
     if len(places) == 1:
         return _alone(places[0], sizes)
     kinds = _kinds(_worth_trying(places), sizes)
+    longest = sorted(
+        kind.most_layers for kind in kinds for _ in kind.devices[: DEVICES_MAX + 1]
+    )
+    if sum(longest[-DEVICES_MAX - 1 :]) < len(sizes):
+        return ()
     if prod(len(kind.devices) + 1 for kind in kinds) <= STATES_MAX:
         return _Search(kinds, len(sizes), 0).run(only_best=only_best)
-    kinds = _most_promising(kinds, beam)
+    kinds = _most_promising(kinds, KINDS_MAX)
     beam = min(beam, max(ROWS_MAX // len(kinds), 1))
     return _Search(kinds, len(sizes), beam).run(only_best=only_best)
 
@@ -388,10 +395,10 @@ class _Search:
         if not counts:
             return None
         all_counts, all_costs = np.concatenate(counts), np.concatenate(costs)
-        order = np.lexsort(all_counts.T)
-        ordered = all_counts[order]
-        is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
-        starts = np.flatnonzero(is_new)
+        keys = all_counts.view(f"S{all_counts.shape[1]}").ravel()
+        order = np.argsort(keys, kind="stable")
+        ordered, sets = all_counts[order], keys[order]
+        starts = np.flatnonzero(np.append(True, sets[1:] != sets[:-1]))
         merged = np.minimum.reduceat(all_costs[order], starts, axis=0)
         kept = (merged + self._ahead).min(axis=1) < below
         if not kept.any():
@@ -415,20 +422,23 @@ class _Search:
         order = np.argsort(self._rates, kind="stable")
         devices = np.array([len(self._kinds[at].devices) for at in order])
         left = (devices - level.counts[:, order]) * self._room[order]
-        before = np.cumsum(left, axis=1) - left
+        filled = np.zeros((len(left), len(order) + 1))
+        full_costs = filled.copy()
+        np.cumsum(left, axis=1, out=filled[:, 1:])
+        np.cumsum(left * self._rates[order], axis=1, out=full_costs[:, 1:])
+        # What no device has room for cannot be: such sets come last.
+        rates = np.append(self._rates[order], 1e3 * self._rates.max())
         absent = self._must & (level.counts == 0)
         needed, least_costs = absent @ self._least, absent @ self._least_costs
         promise = np.full(len(level.costs), np.inf)
         rows = np.arange(len(level.costs))
         for part in _PARTS:
             placed = np.ceil(furthest * part).astype(np.int64)
-            open_layers = np.maximum(self._n - placed - needed, 0)
-            onto = np.clip(open_layers[:, None] - before, 0.0, left)
-            lacking = open_layers - onto.sum(axis=1)
-            ahead = onto @ self._rates[order] + least_costs
-            # What no device has room for cannot be: such sets come last.
-            ahead += lacking * 1e3 * self._rates.max()
-            np.minimum(promise, level.costs[rows, placed] + ahead, out=promise)
+            rest = np.maximum(self._n - placed - needed, 0)
+            last = (filled[:, 1:] < rest[:, None]).sum(axis=1)
+            ahead = full_costs[rows, last] + (rest - filled[rows, last]) * rates[last]
+            ahead += level.costs[rows, placed] + least_costs
+            np.minimum(promise, ahead, out=promise)
         return promise
 
     def _complete(self) -> FoundSplit | None:

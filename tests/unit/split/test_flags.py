@@ -210,7 +210,7 @@ def test_more_devices_than_llama_cpp_takes_are_refused_with_the_way_out() -> Non
         if used == 15:
             compile_split(plan, {})
         else:
-            with pytest.raises(PlanError, match="uses 16 devices.* takes 15.* --best"):
+            with pytest.raises(PlanError, match=r"uses 16 devices.* takes 15.* --best"):
                 compile_split(plan, {})
 
 
