@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,7 +50,10 @@ if TYPE_CHECKING:
 IN_PART = "Not every set of devices was tried: there are too many."
 HEADS_MAX = 2
 """Heads that are searched in full; of more, those that a quick search finds best."""
+HEADS_BEAM = 8
+"""Sets of devices followed at a time for each of them."""
 QUICK_BEAM = 16
+"""The same for each plan that one is compared with."""
 _FASTEST = (Objective.DECODE, Objective.THROUGHPUT)
 """Aims for which parts of layers elsewhere may be better than whole layers."""
 
@@ -76,6 +79,8 @@ class BestPlan(NamedTuple):
     plan: Plan
     exact: bool = True
     """False if not every set of devices was tried."""
+    heads: tuple[Alternative, ...] = ()
+    """The best whole layers with each head, if several were compared."""
 
 
 class Told(NamedTuple):
@@ -130,70 +135,88 @@ async def best_plan(options: Sequence[Option], objective: Objective) -> BestPlan
 
 
 def _best_plan(options: Sequence[Option], objective: Objective) -> BestPlan:
+    rows: dict[str, Alternative] = {}
     if len(options) > HEADS_MAX:
-        options = _promising(options, objective)
-    found: list[tuple[tuple[float, float], BestPlan]] = []
-    refused: list[PlanError] = []
-    for option in options:
-        try:
-            found += _best_of_each_kind(_problem(option, objective), objective)
-        except PlanError as error:
-            refused.append(error)
+        quick = _by_rank(options, objective, HEADS_BEAM)
+        rows = {one.option.plan.head: one.row() for one in quick}
+        options = [one.option for one in quick[:HEADS_MAX]]
+    searched = _by_rank(options, objective)
+    found = [(one.rank, one.plan) for one in searched if one.best is not None]
+    # Parts of layers are tried with the best head alone, or where no whole ones fit.
+    for one in searched[: 1 if found else None] if objective in _FASTEST else ():
+        found += [(_rank(told, plan, objective), plan) for plan, told in _in_part(one)]
     if not found:
-        raise refused[0]
-    best = min(found, key=lambda pair: pair[0])[1]
-    return best._replace(exact=all(one.exact for _, one in found))
+        raise searched[0].refused or PlanError("No split of these devices fits")
+    rows.update((one.option.plan.head, one.row()) for one in searched)
+    return BestPlan(
+        plan=min(found, key=lambda pair: pair[0])[1],
+        exact=all(one.best.exact for one in searched if one.best is not None),
+        heads=tuple(rows.values()) if len(rows) > 1 else (),
+    )
 
 
-def _best_of_each_kind(
-    problem: SplitProblem, objective: Objective
-) -> Iterator[tuple[tuple[float, float], BestPlan]]:
-    """The best split of whole layers, or what else fits or is so much faster.
+class _Head(NamedTuple):
+    """The best split of whole layers with a head, or why there is none."""
 
-    Raises:
-        PlanError: nothing fits.
-    """
+    option: Option
+    problem: SplitProblem
+    rank: tuple[float, float]
+    best: Best | None
+    refused: PlanError | None
+
+    @property
+    def plan(self) -> Plan:
+        best, plan = self.best, self.option.plan
+        return replace(plan, split=best.split, ctx_size=best.ctx_size) if best else plan
+
+    def row(self) -> Alternative:
+        from backends.split.objectives import alternative
+
+        head, why = self.option.plan.head, self.refused.what if self.refused else ""
+        name = f"{head} as the head"
+        if self.best is None:
+            return Alternative(name=name, head=head, why=why)
+        return alternative(name, self.problem, self.best)
+
+
+def _by_rank(
+    options: Sequence[Option], objective: Objective, beam: int | None = None
+) -> list[_Head]:
     # Imported here because numpy, which it needs, is no matter of starting up.
+    from backends.split.objectives import best_split
+
+    heads = []
+    for option in options:
+        problem = _problem(option, objective)
+        best, refused, rank = None, None, (math.inf, 0.0)
+        try:
+            tried = problem if beam is None else problem._replace(beam=beam)
+            best = best_split(tried, objective)
+            at_best = replace(option.plan, ctx_size=best.ctx_size)
+            rank = _rank(best.forecast, at_best, objective)
+        except PlanError as error:
+            refused = error
+        heads.append(_Head(option, problem, rank, best, refused))
+    return sorted(heads, key=lambda one: one.rank)
+
+
+def _in_part(head: _Head) -> Iterator[tuple[Plan, Forecast]]:
+    """Plans with parts of layers elsewhere that fit, or are so much faster."""
     from backends.split.by_tensor import by_tensor
     from backends.split.moved_experts import moved_experts
-    from backends.split.objectives import best_split
     from backends.split.problem import check_pins
 
-    check_pins(problem.pins, problem)
-    best, refused = None, None
+    problem, best = head.problem, head.best
     try:
-        best = best_split(problem, objective)
-    except PlanError as error:
-        refused = error
+        check_pins(problem.pins, problem)
+    except PlanError:
+        return
+    others = [moved_experts(problem, best and (best.split, best.forecast))]
     if best is not None:
-        plan = replace(problem.plan, split=best.split, ctx_size=best.ctx_size)
-        yield _rank(best.forecast, plan, objective), BestPlan(plan, best.exact)
-    if objective in _FASTEST:
-        others = [moved_experts(problem, best and (best.split, best.forecast))]
-        if best is not None:
-            others.append(by_tensor(problem, best.forecast))
-        for other in others:
-            if other.plan is not None and other.forecast is not None:
-                refused = None
-                found = BestPlan(other.plan)
-                yield _rank(other.forecast, other.plan, objective), found
-    if refused is not None:
-        raise refused
-
-
-def _promising(options: Sequence[Option], objective: Objective) -> Sequence[Option]:
-    from backends.split.objectives import best_split
-
-    ranked: list[tuple[tuple[float, float], int]] = []
-    for number, option in enumerate(options):
-        quick = _problem(option, objective)._replace(beam=QUICK_BEAM)
-        try:
-            best = best_split(quick, objective)
-            at_best = replace(option.plan, ctx_size=best.ctx_size)
-            ranked.append((_rank(best.forecast, at_best, objective), number))
-        except PlanError:
-            ranked.append(((math.inf, 0.0), number))
-    return [options[number] for _, number in sorted(ranked)[:HEADS_MAX]]
+        others.append(by_tensor(problem, best.forecast))
+    for other in others:
+        if other.plan is not None and other.forecast is not None:
+            yield other.plan, other.forecast
 
 
 def _rank(told: Forecast, plan: Plan, objective: Objective) -> tuple[float, float]:
@@ -234,16 +257,29 @@ async def told_of(
     *,
     explain: bool = False,
     exact: bool = True,
+    heads: Iterable[Alternative] = (),
 ) -> Told:
     """The predicted speed of a plan as it is; ``explain`` compares it with others.
 
-    ``exact`` is that of the search which found it.
+    ``exact`` and ``heads`` are those of the search which found it.
     """
     work = _explained if explain else _predicted
     told = await asyncio.to_thread(_drafted, option, objective, work)
+    if explain:
+        others = (one for one in heads if one.head != option.plan.head)
+        told = told._replace(alternatives=(*told.alternatives, *others))
     if exact or IN_PART in told.why:
         return told
     return told._replace(why=f"{told.why} {IN_PART}")
+
+
+async def heads_of(
+    options: Sequence[Option], objective: Objective | None
+) -> tuple[Alternative, ...]:
+    """The best whole layers with each head, found by a quick search."""
+    aim = objective or Objective.DECODE
+    found = await asyncio.to_thread(_by_rank, options, aim, HEADS_BEAM)
+    return tuple(one.row() for one in found)
 
 
 def _drafted(
@@ -340,9 +376,15 @@ def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternati
     return [*others, *(one for one in front if identity(one) not in known)]
 
 
-async def best_plans(option: Option) -> tuple[Alternative, ...]:
-    """A plan as it is, the Pareto front of its devices, and what else could be."""
-    return await asyncio.to_thread(_best_plans, option)
+async def best_plans(
+    option: Option, elsewhere: Sequence[Option] = ()
+) -> tuple[Alternative, ...]:
+    """A plan as it is, the Pareto front of its devices, and what else could be.
+
+    ``elsewhere`` are plans of the same machines with other heads.
+    """
+    found = await asyncio.to_thread(_best_plans, option)
+    return (*found, *await heads_of(elsewhere, Objective.DECODE))
 
 
 def _best_plans(option: Option) -> tuple[Alternative, ...]:

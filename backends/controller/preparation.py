@@ -22,6 +22,7 @@ from backends.controller.best_plans import (
     Option,
     best_plan,
     best_plans,
+    heads_of,
     in_layers,
     longest_fit,
     require_kept,
@@ -161,9 +162,11 @@ class Preparations:
             best = BestPlan(await self.drafting.require(asked, survey.peers))
         await self._machines.reached(machines_of(best.plan))
         prepared = await self._prepared(cluster, best.plan, survey)
-        preview = await self._preview(
-            cluster, prepared, explain=explain, exact=best.exact
-        )
+        if explain and not best.heads:
+            elsewhere = await self._elsewhere(best.plan, survey, cluster)
+            aim = best.plan.asked.objective if best.plan.asked else None
+            best = best._replace(heads=await heads_of(elsewhere, aim))
+        preview = await self._preview(cluster, prepared, best, explain=explain)
         now, token = time.monotonic(), secrets.token_hex(8)
         self._kept = {key: one for key, one in self._kept.items() if one.until > now}
         self._kept[cluster.name, token] = replace(prepared, until=now + LASTS_S)
@@ -262,7 +265,8 @@ class Preparations:
         require_open(ask, model)
         check_plan(plan, model)
         option = await self._option(cluster, plan, model, survey)
-        return await best_plans(replace(option, pins=pins))
+        elsewhere = await self._elsewhere(plan, survey, cluster)
+        return await best_plans(replace(option, pins=pins), elsewhere)
 
     async def why(self, cluster: Cluster) -> Bottleneck:
         """Tell what a token waits for, and the change of what runs that gains most."""
@@ -332,15 +336,36 @@ class Preparations:
         plan = await self._by_memory(ask, model, survey)
         if ask.objective is None:
             return BestPlan(plan)
-        heads = await self._other_heads(ask, plan, survey)
-        plans = [plan]
-        for head in heads:
+        option = await self._option(cluster, plan, model, survey)
+        others = await self._with_other_heads(ask, plan, survey, cluster)
+        return await best_plan([option, *others], ask.objective)
+
+    async def _elsewhere(
+        self, plan: Plan, survey: Survey, cluster: Cluster
+    ) -> list[Option]:
+        """The machines of a plan with other heads, layers by memory."""
+        ask = msgspec.structs.replace(
+            plan.asked or Ask(model=plan.model),
+            peers=tuple(machines_of(plan)),
+            counts=None,
+            split=None,
+            experts=(),
+            ctx_size=plan.ctx_size,
+            server=plan.server,
+        )
+        return await self._with_other_heads(ask, plan, survey, cluster)
+
+    async def _with_other_heads(
+        self, ask: Ask, plan: Plan, survey: Survey, cluster: Cluster
+    ) -> list[Option]:
+        model, options = await self._readers.model(ask.model), []
+        for head in await self._other_heads(ask, plan, survey):
             # A head that cannot be is no choice.
             with contextlib.suppress(DllmError):
-                elsewhere = msgspec.structs.replace(ask, head=head)
-                plans.append(await self._by_memory(elsewhere, model, survey))
-        options = [await self._option(cluster, one, model, survey) for one in plans]
-        return await best_plan(options, ask.objective)
+                asked = msgspec.structs.replace(ask, head=head)
+                there = await self._by_memory(asked, model, survey)
+                options.append(await self._option(cluster, there, model, survey))
+        return options
 
     async def _by_memory(self, ask: Ask, model: ModelInfo, survey: Survey) -> Plan:
         cores = os.cpu_count() or 1
@@ -413,7 +438,7 @@ class Preparations:
         return {p.name: p.facts.at for p in peers if p.facts and p.name in names}
 
     async def _preview(
-        self, cluster: Cluster, prepared: Prepared, *, explain: bool, exact: bool
+        self, cluster: Cluster, prepared: Prepared, best: BestPlan, *, explain: bool
     ) -> Preview:
         plan, model, survey = prepared.plan, prepared.model, prepared.survey
         objective = plan.asked.objective if plan.asked else None
@@ -422,7 +447,7 @@ class Preparations:
         asked = await self._clusters.memory.of(plan)
         option = await self._option(cluster, plan, model, survey)
         preview = await _previewed(
-            *(option, prepared.facts, asked, objective), explain=explain, exact=exact
+            *(option, prepared.facts, asked, objective, best), explain=explain
         )
         gateway = gateway_command(cluster.name, plan, access)
         return msgspec.structs.replace(
@@ -445,13 +470,23 @@ class Preparations:
             await self._drafted(given, option)
             for option in imagined_options(given, ask, model, protocol)
         ]
-        option, exact = options[0], True
+        option = options[0]
         if ask.objective is not None:
-            plan, exact = await best_plan(options, ask.objective)
-            option = next(one for one in options if one.plan.head == plan.head)
-            option = replace(option, plan=plan)
+            best = await best_plan(options, ask.objective)
+            option = next(one for one in options if one.plan.head == best.plan.head)
+            option = replace(option, plan=best.plan)
         else:
             require_kept(option)
+            best = BestPlan(option.plan)
+            if explain:
+                aim = msgspec.structs.replace(
+                    ask, objective=Objective.DECODE, split=None, counts=None
+                )
+                others = [
+                    await self._drafted(given, one)
+                    for one in imagined_options(given, aim, model, protocol)[1:]
+                ]
+                best = best._replace(heads=await heads_of(others, None))
         plan = option.plan
         check_plan(plan, model)
         asked = await self._clusters.memory.of(plan)
@@ -463,7 +498,7 @@ class Preparations:
             draft_path=plan.speculation.model if plan.speculation else "",
         )
         preview = await _previewed(
-            *(option, facts, asked, ask.objective), explain=explain, exact=exact
+            *(option, facts, asked, ask.objective, best), explain=explain
         )
         notes = (asked.note,) if asked.note else ()
         return msgspec.structs.replace(preview, notes=notes)
@@ -487,14 +522,16 @@ async def _previewed(
     facts: Facts,
     asked: PlanMemory,
     objective: Objective | None,
+    best: BestPlan,
     *,
     explain: bool,
-    exact: bool,
 ) -> Preview:
     plan, model, devices = option.plan, option.model, option.devices
     by_device = {one.device: one for one in asked.devices}
     protocol = option.speeds.rpc_protocol
-    told = await told_of(option, objective, explain=explain, exact=exact)
+    told = await told_of(
+        option, objective, explain=explain, exact=best.exact, heads=best.heads
+    )
     try:
         require_room(plan, model, devices, asked.devices, protocol=protocol)
         refusal = None
@@ -514,7 +551,7 @@ async def _previewed(
         undrafted=told.undrafted,
         speeds=option.speeds,
         why=told.why,
-        is_exact=exact,
+        is_exact=best.exact,
         alternatives=told.alternatives,
     )
 

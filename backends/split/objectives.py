@@ -27,6 +27,7 @@ from backends.split.cost import (
     time_text,
     workload,
 )
+from backends.split.flags import DEVICES_MAX
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import (
@@ -68,7 +69,7 @@ _TIE_BREAK = 1e-3
 _PENALTIES = 12
 _FIRST_PENALTY = 1e-3
 _DEARER = 3.0
-_TWINS_MAX = 3
+_TWINS_BEAM = 8
 
 
 class Best(NamedTuple):
@@ -411,14 +412,42 @@ def crowded_by(problem: SplitProblem, plan: Plan) -> frozenset[str]:
 
 
 def _longest(problem: SplitProblem) -> Best:
-    """The longest context that any split can hold, and the fastest split for it."""
+    """The longest context that any split can hold, and the fastest split for it.
+
+    The fastest is searched for the longest that fits device by device. Where devices
+    share a memory that may be too long.
+    """
 
     def made(ctx_size: int) -> Best:
         return _required(problem, Objective.DECODE, ctx_size)
 
+    def held(ctx_size: int) -> None:
+        if not _can_be_held(problem, ctx_size):
+            raise PlanError("No split of these devices fits")
+
     most = problem.model.n_ctx_train or problem.plan.ctx_size
-    found = longest(range(CTX_STEP, most + 1, CTX_STEP), made)
+    sizes = range(CTX_STEP, most + 1, CTX_STEP)
+    longest_held = longest(sizes, held)
+    found = longest(sizes[: longest_held[0] + 1], made) if longest_held else None
     return found[1] if found else made(CTX_STEP)
+
+
+def _can_be_held(problem: SplitProblem, ctx_size: int) -> bool:
+    """True if a split fits, with a memory of its own for each device."""
+    sizes = sizes_of(problem, ctx_size)
+    costs = (0.0,) * len(sizes)
+    return any(
+        # The fewest devices, the largest ones: that is soon found, or impossible.
+        best(
+            [
+                p._replace(layer_costs=costs, fixed_cost=1.0, output_cost=0)
+                for p in case
+            ],
+            sizes,
+            problem.beam,
+        )
+        for case in _cases(problem, Objective.DECODE, ctx_size)
+    )
 
 
 # --- alternatives --------------------------------------------------------------------
@@ -563,21 +592,39 @@ def _with_fast_links(
 
 def _one_more(problem: SplitProblem, objective: Objective) -> Iterator[Alternative]:
     by_id = {device.id: device for device in problem.devices}
-    known = [
-        worker
-        for worker in problem.plan.workers
-        if worker.peer != problem.plan.head and worker.device_ids[0] in by_id
-    ]
-    for like in known[:_TWINS_MAX]:
-        there = with_twin(problem, like)
+    head = problem.plan.head
+    others = [one for one in problem.plan.workers if one.peer != head]
+    quick = problem._replace(beam=min(problem.beam, _TWINS_BEAM))
+    if len(shares := problem.plan.split.shares) > DEVICES_MAX + 1:
+        # Of very many devices only those that have layers make room for it.
+        kept = {s.device for s in shares if s.layers or is_head_cpu(s.device, head)}
+        pins = problem.pins
+        kept |= {pins.output, *pins.least, *pins.most, *pins.budget}
+        few = tuple(share for share in shares if share.device in kept)
+        quick = quick.with_split(Split(n_layer=problem.model.n_layer, shares=few))
+    for like in (_of_head(problem), *others):
+        if like.device_ids[0] not in by_id:
+            continue
+        there = with_twin(quick, like)
         name = f"with one more like {like.place or like.name}"
         with contextlib.suppress(PlanError):
             found = alternative(name, there, best_split(there, objective))
             yield replace(found, imagined=True)
 
 
+def _of_head(problem: SplitProblem) -> WorkerSpec:
+    head = problem.plan.head
+    own = [d for d in problem.devices if d.id.startswith(f"{head}/")]
+    own = [d for d in own if d.id not in problem.plan.worker_of]
+    names = [d.name for d in own if not is_head_cpu(d.id, head)] or ["CPU"]
+    return WorkerSpec(name=head, peer=head, devices=tuple(names))
+
+
 def with_twin(problem: SplitProblem, like: WorkerSpec) -> SplitProblem:
-    """The problem with a second worker of the same devices, on a machine of its own."""
+    """The problem with a second worker of the same devices, on a machine of its own.
+
+    One like the head is reached as the nearest of the others is.
+    """
     name = f"{like.place or like.name}-twin"
     twin = replace(like, name=name, place="", peer=name)
     ids = dict(zip(like.device_ids, twin.device_ids, strict=True))
@@ -592,11 +639,11 @@ def with_twin(problem: SplitProblem, like: WorkerSpec) -> SplitProblem:
         for s in problem.speeds.devices
         if s.device in ids
     ]
-    links = [
-        replace(link, worker=name)
-        for link in problem.speeds.links
-        if link.worker == like.name
-    ]
+    elsewhere = {w.name for w in problem.plan.workers if w.peer != problem.plan.head}
+    links = [one for one in problem.speeds.links if one.worker == like.name]
+    if like.peer == problem.plan.head:
+        links = [one for one in problem.speeds.links if one.worker in elsewhere]
+        links.sort(key=lambda link: link.rtt_ms)
     split = problem.plan.split
     shares = (*split.shares, *(Share(device=new, layers=0) for new in ids.values()))
     return problem._replace(
@@ -609,7 +656,10 @@ def with_twin(problem: SplitProblem, like: WorkerSpec) -> SplitProblem:
         speeds=replace(
             problem.speeds,
             devices=(*problem.speeds.devices, *speeds),
-            links=(*problem.speeds.links, *links),
+            links=(
+                *problem.speeds.links,
+                *(replace(link, worker=name) for link in links[:1]),
+            ),
         ),
     )
 

@@ -69,7 +69,7 @@ def options(ask: Ask = ASK, model: ModelInfo = MODEL) -> list[Option]:
 async def test_a_model_for_two_machines_uses_two() -> None:
     """73 GB are more than the studio has; what is left goes over the link."""
     large = replace(MODEL, layers=MODEL.layers[:1] * 66, n_layer=66)
-    plan, _ = await best_plan(options(model=large), Objective.DECODE)
+    plan, *_ = await best_plan(options(model=large), Objective.DECODE)
     held = {s.device: s.layers for s in plan.split.shares if s.layers}
     assert sum(held.values()) == 67
     assert held["studio/MTL0"] > 45
@@ -84,8 +84,25 @@ async def test_heads_are_compared_where_none_is_named() -> None:
     small = replace(MODEL, layers=MODEL.layers[:8], n_layer=8)
     found = imagined_options(anyone, ASK, small)
     assert {one.plan.head for one in found} == {"studio", "mini", "mini2"}
-    plan, _ = await best_plan(found, Objective.DECODE)
+    plan, _, heads = await best_plan(found, Objective.DECODE)
     assert plan.head == "studio"
+    assert {one.name for one in heads} == {
+        "studio as the head",
+        "mini as the head",
+        "mini2 as the head",
+    }
+    chosen = next(one for one in found if one.plan.head == "studio")
+    told = await told_of(
+        replace_plan(chosen, plan), Objective.DECODE, explain=True, heads=heads
+    )
+    rows = {one.name: one.forecast for one in told.alternatives}
+    assert "studio as the head" not in rows
+    other = rows["mini as the head"]
+    assert other is not None
+    assert 0 < other.tok_per_s <= told.forecast.tok_per_s
+    others = [one for one in found if one is not chosen]
+    listed = await best_plans(replace_plan(chosen, plan), others)
+    assert listed[-1].name == "mini2 as the head"
 
 
 @pytest.mark.parametrize("objective", [Objective.NETWORK, Objective.CONTEXT])
@@ -95,13 +112,13 @@ async def test_of_heads_that_reach_the_aim_alike_the_fastest_is_taken(
     """A small model needs no network anywhere, and has its whole context."""
     slow_first = replace(GIVEN, head="", machines=GIVEN.machines[::-1])
     small = replace(MODEL, layers=MODEL.layers[:8], n_layer=8)
-    plan, _ = await best_plan(imagined_options(slow_first, ASK, small), objective)
+    plan, *_ = await best_plan(imagined_options(slow_first, ASK, small), objective)
     assert plan.head == "studio"
 
 
 async def test_a_plan_is_told_with_its_alternatives() -> None:
     option = options()[0]
-    plan, _ = await best_plan([option], Objective.DECODE)
+    plan, *_ = await best_plan([option], Objective.DECODE)
     told = await told_of(replace_plan(option, plan), Objective.DECODE, explain=True)
     names = [one.name for one in told.alternatives]
     assert "solo on studio/MTL0" in names
@@ -123,7 +140,7 @@ async def test_parts_of_tensors_are_proposed_where_they_win_alone() -> None:
     quick = replace(option.speeds.devices[0], ms=(1000.0, 0.0, 0.0, 0.0, 0.0, 0.0))
     speeds = replace(option.speeds, devices=(quick, *option.speeds.devices[1:]))
     option = dataclasses.replace(option, speeds=speeds)
-    plan, _ = await best_plan([option], Objective.DECODE)
+    plan, *_ = await best_plan([option], Objective.DECODE)
     assert plan.extra_args == ("-sm", "tensor")
     told = await told_of(replace_plan(option, plan), Objective.DECODE, explain=True)
     named = {one.name: one for one in told.alternatives}
@@ -199,7 +216,7 @@ async def test_auto_is_told_with_what_it_begins_with(
 
 
 async def test_a_file_s_limits_are_pins() -> None:
-    plan, _ = await best_plan(options(), Objective.NETWORK)
+    plan, *_ = await best_plan(options(), Objective.NETWORK)
     held = {s.device: s.layers for s in plan.split.shares}
     assert held["mini/MTL0"] <= 12
 
@@ -259,7 +276,7 @@ async def test_parts_of_tensors_are_searched_once(
 
 
 async def test_the_longest_context_is_the_plan_s() -> None:
-    plan, _ = await best_plan(options(), Objective.CONTEXT)
+    plan, *_ = await best_plan(options(), Objective.CONTEXT)
     assert plan.ctx_size == MODEL.n_ctx_train
     assert sum(counts(plan.split)) == 49
 
@@ -301,7 +318,7 @@ async def test_experts_elsewhere_can_be_taken_as_they_are_launched() -> None:
     named = {one.name: one for one in await best_plans(option)}
     moved = named[MOVED_NAME]
     assert Objective.DECODE in moved.objectives, "it is on the front"
-    best_one, _ = await best_plan([option], Objective.DECODE)
+    best_one, *_ = await best_plan([option], Objective.DECODE)
     assert moved.experts == best_one.experts != ()
     taken = candidate(option.plan, moved)
     assert taken is not None
@@ -347,7 +364,7 @@ def sixteen(*pins: str) -> Option:
 async def test_of_many_machines_the_head_has_the_output(pins: tuple[str, ...]) -> None:
     """It spares the output's way over the network; other layers go elsewhere."""
     option = sixteen(*pins)
-    plan, _ = await best_plan([option], Objective.DECODE)
+    plan, *_ = await best_plan([option], Objective.DECODE)
     held = {share.device: share.layers for share in plan.split.shares if share.layers}
     by_hand = dict.fromkeys((f"m{number}/CUDA0" for number in range(4, 16)), 4)
     by_hand["m0/CUDA0"] = 1
@@ -365,7 +382,7 @@ async def test_of_many_machines_the_head_has_the_output(pins: tuple[str, ...]) -
 
 async def test_a_search_in_part_is_told_without_explaining() -> None:
     option = sixteen()
-    plan, exact = await best_plan([option], Objective.DECODE)
+    plan, exact, _ = await best_plan([option], Objective.DECODE)
     assert not exact
     aim = Objective.DECODE
     for explain in (False, True):
@@ -373,8 +390,7 @@ async def test_a_search_in_part_is_told_without_explaining() -> None:
             replace_plan(option, plan), aim, explain=explain, exact=exact
         )
         assert told.why.count("Not every set of devices was tried") == 1
-    _, exact = await best_plan(options(), aim)
-    assert exact
+    assert (await best_plan(options(), aim)).exact
 
 
 async def test_too_large_for_all_is_one_sentence() -> None:

@@ -202,6 +202,32 @@ def test_alternatives_answer_what_else_would_be_possible() -> None:
     assert twin.forecast is not None
     assert twin.forecast.tok_per_s > found.forecast.tok_per_s
     assert "b-twin/CUDA0" in twin.devices
+    like_head = named["with one more like local"]
+    assert like_head.forecast is not None
+    assert "local-twin/CPU" in like_head.devices
+
+
+def test_one_more_is_told_of_every_machine() -> None:
+    there = site()
+    names = [f"w{number}" for number in range(5)]
+    there = there._replace(
+        plan=replace(
+            there.plan,
+            split=make_split(
+                6, ["local/CPU", *(f"{n}/CUDA0" for n in names)], [7, *[0] * 5]
+            ),
+            workers=tuple(
+                WorkerSpec(name=n, peer=n, devices=("CUDA0",)) for n in names
+            ),
+        ),
+        devices=(
+            there.devices[0],
+            *(replace(there.devices[1], id=f"{name}/CUDA0") for name in names),
+        ),
+    )
+    told = [one.name for one in alternatives(there, Objective.DECODE)]
+    more = [f"with one more like {name}" for name in ("local", *names)]
+    assert [name for name in told if "one more" in name] == more
 
 
 def test_a_device_elsewhere_alone_needs_no_network() -> None:
