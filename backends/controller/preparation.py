@@ -358,7 +358,7 @@ class Preparations:
     async def _with_other_heads(
         self, ask: Ask, plan: Plan, survey: Survey, cluster: Cluster
     ) -> list[Option]:
-        model, options = await self._readers.model(ask.model), []
+        model, options = await self._inventory.model(ask.model), []
         for head in await self._other_heads(ask, plan, survey):
             # A head that cannot be is no choice.
             with contextlib.suppress(DllmError):
