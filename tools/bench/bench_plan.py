@@ -1,7 +1,8 @@
 """The time of a best split of ten devices and 200 layers, and of ``dllm-tui plan``.
 
 Every device, layer and link differs from all others, so that nothing can be counted
-together. The command plans for 16 machines with 8 devices each, from a cold start.
+together. The command plans for 16 machines with 8 devices each, from a cold start. The
+CPU time is that of the planning alone, for a MoE that must be spread over many of them.
 """
 
 from __future__ import annotations
@@ -13,18 +14,29 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import TYPE_CHECKING
 
+from backends.controller.best_plans import best_plan, told_of
 from backends.controller.preparation import imagined_options
+from backends.models.layers import read_model
 from backends.planning.cluster_file import read_cluster
 from backends.split.cost import workload
 from backends.split.objectives import best_split
 from backends.split.problem import SplitProblem, parse_pins
-from backends.state import Ask, Layer, ModelInfo, Objective, ServerSettings
+from backends.state import (
+    Ask,
+    GivenCluster,
+    Layer,
+    ModelInfo,
+    Objective,
+    ServerSettings,
+)
 from backends.units import MS_PER_S
+from tests.kit.families import FAMILIES, write_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,6 +45,7 @@ GIB = 1 << 30
 N_LAYERS = 200
 DEVICES = 10
 MACHINES, DEVICES_EACH = 16, 8
+MOE = "Qwen3 Next 80B A3B"
 INSTANCES = 10
 RUNS = 5
 
@@ -62,7 +75,12 @@ def model_of(random: Random) -> ModelInfo:
     )
 
 
-def cluster_text(random: Random, n_machines: int, n_devices: int) -> str:
+def cluster_text(
+    random: Random,
+    n_machines: int,
+    n_devices: int,
+    gpu_gib: tuple[int, int] = (10, 60),
+) -> str:
     """The head's CPU, and accelerators that all differ; none holds all layers."""
     parts = ['head = "m0"']
     for machine in range(n_machines):
@@ -73,7 +91,7 @@ def cluster_text(random: Random, n_machines: int, n_devices: int) -> str:
         for device in range(n_devices):
             parts += [
                 f"[machines.m{machine}.devices.CUDA{device}]",
-                f'memory = "{random.randint(10, 60)} GiB"',
+                f'memory = "{random.randint(*gpu_gib)} GiB"',
                 f'bandwidth = "{random.randint(100, 1800)} GB/s"',
             ]
         if machine:
@@ -126,6 +144,42 @@ async def optimiser() -> None:
             )
 
 
+def spread() -> None:
+    print()
+    print("| spread over many | median, CPU s | largest, CPU s |")
+    print("|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        moe = read_model(str(write_header(FAMILIES[MOE], Path(folder) / "moe.gguf")))
+    text = cluster_text(Random(27), MACHINES, DEVICES_EACH, gpu_gib=(3, 5))
+    for name, given in (
+        ("a head", read_cluster(text)),
+        ("every head", read_cluster(text.partition("\n")[2])),
+    ):
+        for objective in (Objective.DECODE, Objective.CONTEXT):
+            took_s = [
+                asyncio.run(_searched(given, moe, objective)) for _ in range(RUNS)
+            ]
+            for words, runs in zip(
+                ("", " --explain"), zip(*took_s, strict=True), strict=True
+            ):
+                shown = f"plan --best {objective.value}{words}"
+                print(f"| `{shown}`, {name} | {median(runs):.2f} | {max(runs):.2f} |")
+
+
+async def _searched(
+    given: GivenCluster, model: ModelInfo, objective: Objective
+) -> tuple[float, float]:
+    """CPU seconds of a best plan, and with all that it is compared with."""
+    begin = time.process_time()
+    ask = Ask(model=model.path, ctx_size=4096, objective=objective)
+    options = imagined_options(given, ask, model)
+    found = await best_plan(options, objective)
+    took_s = time.process_time() - begin
+    option = next(one for one in options if one.plan.head == found.plan.head)
+    await told_of(replace(option, plan=found.plan), objective, explain=True)
+    return took_s, time.process_time() - begin
+
+
 def command(model: str) -> None:
     print()
     print(
@@ -172,11 +226,13 @@ def _planned(model: str, file: Path, words: Sequence[str], folder: str) -> float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="for the command")
-    parser.add_argument("--only", choices=["optimiser", "command"])
+    parser.add_argument("--only", choices=["optimiser", "spread", "command"])
     options = parser.parse_args()
-    if options.only != "command":
+    if options.only in (None, "optimiser"):
         asyncio.run(optimiser())
-    if options.only != "optimiser":
+    if options.only in (None, "spread"):
+        spread()
+    if options.only in (None, "command"):
         command(options.model)
 
 
