@@ -336,7 +336,7 @@ settings.page_up   | pageup   | move(-8) | back up |     | Further up
 settings.cancel    | escape   | cancel   | back    |     | Leave the value, then the list
 
 adding.add    | enter  | add      | add   |     | Add the machine
-adding.invite | ctrl+t | invite   | invite |    | Invite a machine that dials this console instead
+adding.invite | ctrl+n | invite   | invite |    | Invite a machine that dials this console instead
 adding.down   | down   | pick(1)  | pick  | +↑↓ | Next name
 adding.up     | up     | pick(-1) | up    |     | Previous name
 adding.cancel | escape | cancel   | close | +   | Close

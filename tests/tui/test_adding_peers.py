@@ -282,7 +282,7 @@ async def test_a_machine_is_invited_and_joins(started: Started) -> None:
     running = started(people.here(people.ADA), wait=False)
     async with running as (pilot, app, cluster):
         await adding(pilot)
-        await pilot.press("ctrl+t")
+        await pilot.press("ctrl+n")
         await until(pilot, lambda: "port 50070 for it to join" in screen_text(app))
         await pilot.press("escape", "I")
         await until(pilot, lambda: isinstance(app.screen, InviteDialog))

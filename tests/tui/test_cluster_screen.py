@@ -216,7 +216,7 @@ async def test_help_theme_and_copies_are_of_the_focused_pane(started: Started) -
         await until(pilot, lambda: "Help · Split" in screen_text(app))
         text = screen_text(app)
         assert "counts as one layer" in text
-        assert "Undo the last change" in text
+        assert "Pick the next boundary" in text
         await pilot.press("escape", "tab", "question_mark")
         await until(pilot, lambda: "Help · Live" in screen_text(app))
         await pilot.press("escape")

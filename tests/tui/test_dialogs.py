@@ -39,6 +39,7 @@ from tui.dialogs.help_and_events import (
     RawDialog,
     keys_of,
 )
+from tui.dialogs.invite import InviteDialog
 from tui.dialogs.jump import JumpDialog
 from tui.dialogs.menu import MenuDialog
 from tui.dialogs.peers import HostKeyDialog, PeerDialog, SecretDialog
@@ -74,6 +75,7 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "finder": lambda app: FinderDialog([]),
     "help": lambda app: HelpDialog(app.screen),
     "host key": lambda app: HostKeyDialog(people.MINI, people.HOST_KEY),
+    "invite": lambda app: InviteDialog(app.cluster, (), app.clock),
     "jump": lambda app: JumpDialog([], app.size),
     "launch": lambda app: LaunchDialog(app.editor, app.cluster, launch_form(app)),
     "line": lambda app: LineDialog("Name", "", "a name", ""),

@@ -91,7 +91,7 @@ async def test_a_setting_is_written_or_refused_and_comments_stay(
         assert "workers                        3" in shown
         assert "config.toml:2" in shown
         for name, text, sentence in (
-            ("workers", "99", "workers cannot be 99. Allowed: a number, 1 to 16"),
+            ("workers", "99", "workers cannot be 99. Allowed: a number, 1 to 15"),
             ("workers", "many", "workers cannot be 'many'"),
             ("theme", "nope", "There is no theme nope"),
             ("keys.cluster.stop", "f9", "gives f9 to cluster.launch"),

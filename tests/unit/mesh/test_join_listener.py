@@ -121,7 +121,7 @@ async def test_it_joins_and_is_reached_by_its_own_connection(
     assert console.connection is not None
     # Another console invites the same machine: it serves both.
     other = Console(tmp_path / "other")
-    assert await joiner.worker.join(other.invite()) == "studio"
+    assert await joiner.worker.join(other.invite()) == "studio-2"
     assert [one.name for one in joiner.pairings.read().consoles] == [
         "studio",
         "studio-2",
