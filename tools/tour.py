@@ -67,7 +67,7 @@ PICTURES = {
     "lab": View("lab"),
     "logs": View("logs"),
     "models": View("models"),
-    "machines": View("machines", keys=("v",), focus="#machines-usage"),
+    "machines": View("machines", keys=("v", "v"), focus="#machines-usage"),
     "events": View(focus="#split-bar", keys=("e",)),
 }
 """By file name; the last one after a worker was killed."""
