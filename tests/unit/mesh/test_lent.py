@@ -762,7 +762,9 @@ def test_any_hello_is_understood_or_refused_in_a_sentence(told: bytes) -> None:
         return
     hello = msgspec.to_builtins(connection.hello)
     nested = {"models", "places", "quic"}
-    plain = {name: value for name, value in json.loads(told).items() if name not in nested}
+    plain = {
+        name: value for name, value in json.loads(told).items() if name not in nested
+    }
     assert hello == {**hello, **plain}
     assert hello["protocol"] == PROTOCOL
     assert not hello["refusal"]
