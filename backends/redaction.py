@@ -61,14 +61,17 @@ def shown_argv(argv: Sequence[Any]) -> list[Any]:
             found.append(LEFT_OUT)
         else:
             found.append(f"{flag}={LEFT_OUT}" if joined and is_secret(flag) else one)
-    return found
+    return [_without_passwords(one) if isinstance(one, str) else one for one in found]
+
+
+def _without_passwords(text: str) -> str:
+    return _URL_USER.sub(rf"\1{KEY}@", NAMED_KEY.sub(KEY, text))
 
 
 def without_keys(value: Any) -> Any:
     """A JSON value without keys, invitations, passwords, and paths of key files."""
     if isinstance(value, str):
-        text = NAMED_KEY.sub(KEY, value)
-        text = _URL_USER.sub(rf"\1{KEY}@", _GIVEN_KEY.sub(rf"\1{KEY}", text))
+        text = _GIVEN_KEY.sub(rf"\1{KEY}", _without_passwords(value))
         return _KEY_PATH.sub(KEY_FILE, text)
     if isinstance(value, dict):
         return {

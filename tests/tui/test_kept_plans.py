@@ -85,6 +85,19 @@ async def test_a_kept_plan_becomes_the_candidate(started: Started) -> None:
         await until(pilot, lambda: app.editor.plan == PLAN)
 
 
+async def test_a_kept_plan_keeps_its_own_file(started: Started) -> None:
+    """Though another of that name is among the models."""
+    own = f"/own/{PurePath(OTHER.model).name}"
+    keep(own)
+    async with started() as (pilot, app, cluster):
+        cluster.models[own] = replace(cluster.models[OTHER.model], path=own)
+        chosen, model = await app._flows._with_model(
+            replace(PlanFile.of(OTHER), model=own)
+        )
+        assert (chosen.model, model.path) == (own, own)
+        await pilot.pause()
+
+
 def test_the_list_of_kept_plans(look: Look) -> None:
     keep()
 

@@ -173,6 +173,8 @@ def test_keys_and_prompts_of_a_command_line_are_hidden() -> None:
     plain = ["--image-max-tokens", "9", "--cache-prompt", "-np", "2"]
     assert shown_argv(plain) == plain
     assert shown_argv(["--cors-headers", "X-Mine"])[-1] == LEFT_OUT
+    (url,) = shown_argv(["https://ada:secretpw@h/x.gguf"])
+    assert "secretpw" not in url
     long = ["--" + "key" * 300_000 + " ", "x"]
     assert shown_argv(long) == long, "and that in no time"
 

@@ -89,6 +89,8 @@ def test_the_trail_changes_grounds_alone() -> None:
     grounds = [s.style.bgcolor for s in lit for _ in s.text if s.style]
     assert grounds[0] == grounds[3] == ground.bgcolor != grounds[1] == grounds[2]
     assert trailed(row, (), PALETTE) is row
+    # The terminal became narrower while the pulse was beyond.
+    assert trailed(row, (0.2,) * 9, PALETTE).text == "abcd"
 
 
 def test_a_terminal_that_takes_nothing_more_is_noticed() -> None:

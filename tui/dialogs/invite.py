@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from textual import events, on, work
@@ -10,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from backends.errors import DllmError
+from backends.errors import ControllerError, DllmError
 from backends.state import Peer, PeerInvitation
 from backends.units import format_age
 from tui.actions import bindings
@@ -98,20 +99,31 @@ that machine within its owner's limits.
     async def _invite(self) -> None:
         try:
             made = await self._cluster.invite_peer("", life_s=LIFE_S)
-            self._made, self._code = made, qr_text(made.token)
+            self._made = made
+            self._code = await asyncio.to_thread(qr_text, made.token)
             self._shown["token"].update(made.token)
             self._shown["how"].update(HOW)
             self._shown["code"].update(self._code)
             self._fit()
-            while (joined := await self._cluster.joined_peer(made.id)) is None:
-                left_s = made.expires_at - self._clock()
-                left = format_age(max(left_s, 0.0))
+            while (joined := await self._joined_now(made)) is None:
+                if (left_s := made.expires_at - self._clock()) <= 0:
+                    self._say(
+                        "Nobody joined in time; the token is good no more", "wrong"
+                    )
+                    return
+                left = format_age(left_s)
                 self._say(f"Waiting at port {made.port} for it to join ({left} left)")
                 await asyncio.sleep(LOOK_EVERY_S)
         except DllmError as error:
             self._say(str(error), "wrong")
             return
         self._joined(joined)
+
+    async def _joined_now(self, made: PeerInvitation) -> Peer | None:
+        # Another controller takes the token, too.
+        with contextlib.suppress(ControllerError):
+            return await self._cluster.joined_peer(made.id)
+        return None
 
     def _joined(self, peer: Peer) -> None:
         self.follows = peer.name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.timer import Timer
 
-from backends.errors import DllmError
+from backends.errors import ControllerError, DllmError
 from backends.state import Event, EventKind, EventTone, Plan, PlanMemory
 from tui.api.services import RecordService
 from tui.app.console import ClusterConsole, Flow
@@ -109,8 +109,12 @@ class BestPlansQuery(_Delayed):
 
     async def _ask(self, plan: Plan, ground: tuple[object, ...]) -> None:
         # Without an answer nothing is compared, which alarms nobody.
-        with suppress(DllmError):
+        try:
             self._editor.learn_others(ground, await self._cluster.best(plan))
+        except ControllerError:
+            self._ground = None
+        except DllmError:
+            pass
 
 
 class BottleneckQuery(_Delayed):

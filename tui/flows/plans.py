@@ -16,7 +16,7 @@ from backends.machine_names import at_peer
 from backends.paths import user_paths
 from backends.split.experts import dropped_text
 from backends.split.loads import balance
-from backends.state import Ask, ClusterSnapshot, Plan, ProcessState, to_json
+from backends.state import Ask, ClusterSnapshot, ModelInfo, Plan, ProcessState, to_json
 from backends.units import format_gain, format_rate
 from tui.app.console import Flow
 from tui.model.edit import Edit, runs_now
@@ -141,18 +141,20 @@ class PlanFlows(Flow):
         dialog = PlansDialog(saved, launched, present, self._app.clock())
         kept = await self._app.push_screen_wait(dialog)
         if kept is not None:
-            chosen = await self._with_model(kept.plan)
-            model = await self._cluster.inspect(chosen.model)
+            chosen, model = await self._with_model(kept.plan)
             self._editor.put(await self._cluster.propose(chosen.ask()), model)
 
-    async def _with_model(self, plan: PlanFile) -> PlanFile:
+    async def _with_model(self, plan: PlanFile) -> tuple[PlanFile, ModelInfo]:
         """A plan with its model here: a shared one names the file of elsewhere."""
-        found = (await self._cluster.catalogue()).models
-        if any(one.path == plan.model for one in found):
-            return plan
-        name = PurePath(plan.model).name
-        same = [one.path for one in found if PurePath(one.path).name == name]
-        return msgspec.structs.replace(plan, model=same[0]) if same else plan
+        try:
+            return plan, await self._cluster.inspect(plan.model)
+        except DllmError:
+            found, name = await self._cluster.catalogue(), PurePath(plan.model).name
+            same = [one.path for one in found.models if PurePath(one.path).name == name]
+            if len(same) != 1:
+                raise
+        here = msgspec.structs.replace(plan, model=same[0])
+        return here, await self._cluster.inspect(here.model)
 
     async def save(self) -> None:
         from backends.plan_files import PlanFile, save_plan

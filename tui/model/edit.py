@@ -10,7 +10,7 @@ import msgspec
 
 from backends.machine_names import LOCAL, at_peer
 from backends.speculation.memory import loads_with_draft, with_draft
-from backends.split.cost import CountedWork, counted_work, forecast, workload
+from backends.split.cost import CountedWork, Workload, counted_work, forecast, workload
 from backends.split.layout import ranges
 from backends.split.loads import (
     DeviceLoad,
@@ -54,10 +54,19 @@ class Prospect:
         self.model = model
         self._load = workload(plan)
         self._works: CountedWork = counted_work(model, plan)
+        self._last: tuple[tuple[Plan, int], Forecast] | None = None
 
     def of(self, plan: Plan, depth: int = 0) -> Forecast:
         """The speed of a plan; 0: at the usual depth."""
-        load = self._load._replace(depth=depth or self._load.depth)
+        if not depth:
+            return self._told(plan, self._load)
+        # The depth of the last answer is asked for again with each snapshot.
+        if self._last is None or self._last[0] != (plan, depth):
+            told = self._told(plan, self._load._replace(depth=depth))
+            self._last = (plan, depth), told
+        return self._last[1]
+
+    def _told(self, plan: Plan, load: Workload) -> Forecast:
         return forecast(self.model, plan, self.speeds, load, self._works)
 
 

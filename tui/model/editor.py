@@ -14,6 +14,7 @@ import msgspec
 
 from backends.server_settings import without_tensor
 from backends.speculation.memory import with_draft
+from backends.split.cost import workload
 from backends.split.experts import with_split
 from backends.split.layout import boundaries, move_boundary, reorder
 from backends.split.loads import EngineFigures, ours_by_pool
@@ -162,7 +163,7 @@ class PlanEditor:
         self._told: dict[Plan, tuple[EngineFigures, ...]] = {}
         self._unanswered: tuple[Plan | None, str] = (None, "")
         self._speeds: dict[Plan, ClusterSpeeds] = {}
-        self._prospects: dict[tuple[Plan, int], Prospect] = {}
+        self._prospects: dict[tuple[Plan, int, int], Prospect] = {}
         self._others: tuple[Alternative, ...] = ()
         self._others_ground: tuple[object, ...] | None = None
 
@@ -377,7 +378,7 @@ class PlanEditor:
 
     def _prospect(self, plan: Plan, model: ModelInfo) -> Prospect | None:
         way = _speeds_way(plan)
-        speeds, key = self._speeds.get(way), (way, plan.ctx_size)
+        speeds, key = self._speeds.get(way), (way, plan.ctx_size, workload(plan).depth)
         if speeds is None:
             return None
         found = self._prospects.get(key)
@@ -397,7 +398,9 @@ class PlanEditor:
             return None
         way = _speeds_way(self.plan)
         speeds = self._speeds.get(way)
-        return None if speeds is None else (way, self.plan.ctx_size, speeds)
+        if speeds is None:
+            return None
+        return way, self.plan.ctx_size, workload(self.plan).depth, speeds
 
     def learn_others(
         self, ground: tuple[object, ...], found: tuple[Alternative, ...]

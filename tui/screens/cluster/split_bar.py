@@ -556,6 +556,8 @@ def _joined(cells: Iterable[Part], width: int) -> Strip:
 
 def trailed(row: Strip, shares: Sequence[float], palette: Palette) -> Strip:
     """A row whose first cells have a ground so far on its way to the text's colour."""
+    # The bar may have become narrower since the pass began.
+    shares = shares[: row.cell_length]
     if not shares:
         return row
     groups = [(share, len([*cells])) for share, cells in groupby(shares)]
