@@ -475,8 +475,8 @@ class SpeedMeter:
         self._prompt: float | None = None
         self._counts = Counts()
         self._labs: dict[str, Lab | None] = {}
-        self._mixed = False
-        """True if labs changed during the last answer: its own figures are of both."""
+        self._mixed: set[int] = set()
+        """Tasks during which labs changed: their own figures are of both."""
 
     def under(self, labs: Mapping[str, Lab | None]) -> bool:
         """Forget speeds of other labs than these, by worker; whether any changed."""
@@ -484,7 +484,8 @@ class SpeedMeter:
         changed = any(self._labs[worker] != lab for worker, lab in before.items())
         if changed:
             self._last = self._prompt = self._run = None
-            self._told, self._mixed = False, bool(self._tasks)
+            self._told = False
+            self._mixed |= self._tasks
             self._readings.clear()
         return changed
 
@@ -556,6 +557,9 @@ class SpeedMeter:
 
     def _follow(self, tasks: set[int], now: _Reading) -> None:
         """End the run whose tasks are gone, and begin one with others."""
+        if not tasks and not self._tasks:
+            # An answer's own figures come a reading late at most.
+            self._mixed.clear()
         if not tasks & self._tasks:
             mean = self._run.end(now) if self._run and not self._told else None
             self._last = mean or self._last
@@ -566,7 +570,9 @@ class SpeedMeter:
             self._run.see(now)
         if not tasks <= self._tasks:
             # The reported figure is of the answer before.
-            self._told = self._mixed = False
+            self._told = False
+            if not tasks & self._mixed:
+                self._mixed.clear()
         self._tasks |= tasks
 
     def _new_rows(self, rows: int | None) -> int | None:

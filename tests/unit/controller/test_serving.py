@@ -202,9 +202,15 @@ async def test_without_links_lines_that_are_not_answers_to_us_are_activity() -> 
 # --- Tokens per second from readings of the slots, on an injected clock ---
 
 
-def slot(n_decoded: int, *, task: int = 1, busy: bool = True) -> Slot:
+def slot(
+    n_decoded: int, *, task: int = 1, busy: bool = True, number: int = 0
+) -> Slot:
     return Slot(
-        id=0, task=task, n_decoded=n_decoded, n_prompt_tokens=10, is_processing=busy
+        id=number,
+        task=task,
+        n_decoded=n_decoded,
+        n_prompt_tokens=10,
+        is_processing=busy,
     )
 
 
@@ -272,6 +278,34 @@ def test_an_answer_under_two_labs_has_the_speed_of_its_end() -> None:
     meter.read([slot(0, task=2)], 8.0)
     meter.answered(ChatTimings(tokens=9, tok_per_s=3))
     assert meter.read([slot(9, busy=False)], 9.0).last_tok_per_s == 3
+
+
+def test_answers_after_one_under_two_labs_count_again() -> None:
+    """Also those that no reading sees."""
+    meter = SpeedMeter()
+    meter.under({"mini": None})
+    meter.read([slot(0)], 0.0)
+    meter.under({"mini": SLOW})
+    late = ChatTimings(tokens=36, tok_per_s=6)
+    for at in (1.0, 2.0):
+        idle = meter.read([slot(36, busy=False)], at)
+        assert idle.last_tok_per_s is None
+        if at == 1.0:
+            meter.answered(late)
+    meter.answered(ChatTimings(tokens=9, tok_per_s=40))
+    assert meter.read([slot(36, busy=False)], 3.0).last_tok_per_s == 40
+
+
+def test_an_answer_under_two_labs_stays_so_when_another_joins_it() -> None:
+    meter = SpeedMeter()
+    meter.under({"mini": None})
+    meter.read([slot(0)], 0.0)
+    meter.under({"mini": SLOW})
+    joined = slot(0, task=2, number=1)
+    meter.read([slot(10), joined], 1.0)
+    meter.answered(ChatTimings(tokens=12, tok_per_s=6))
+    told = meter.read([slot(12, busy=False), joined], 2.0)
+    assert told.last_tok_per_s is None
 
 
 def test_an_answer_between_two_readings_has_the_servers_own_time() -> None:
