@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from msgspec.structs import replace
@@ -458,6 +458,10 @@ class _Run:
         return tokens / took_s if tokens > 1 and took_s > 0 else None
 
 
+def _fullest(slots: Iterable[Slot]) -> Slot:
+    return max(slots, key=lambda slot: slot.ctx_used, default=Slot(id=0))
+
+
 class SpeedMeter:
     """Turns readings of the slots into a rate; pure but for what it remembers."""
 
@@ -468,6 +472,7 @@ class SpeedMeter:
         self._readings: deque[_Reading] = deque()
         self._run: _Run | None = None
         self._last: float | None = None
+        self._last_slot = 0
         self._last_depth = 0
         self._told = False
         """True if the server itself reported that figure, for its last answer."""
@@ -529,6 +534,8 @@ class SpeedMeter:
         out. Without either, what a slot made after its last reading is not seen.
         """
         active = [slot for slot in slots if slot.is_processing]
+        if moved := active or [slot for slot in slots if self._is_moved(slot)]:
+            self._last_slot = _fullest(moved).id
         by_slots = sum(map(self._new, slots))
         by_rows = self._new_rows(rows)
         if finished is not None:
@@ -540,9 +547,10 @@ class SpeedMeter:
             self._total += by_slots if by_rows is None else by_rows
         rate = self._rate(at, generating=bool(active))
         self._follow({slot.task for slot in active}, _Reading(at, self._total))
-        fullest = max(slots, key=lambda slot: slot.ctx_used, default=Slot(id=0))
+        fullest = _fullest(slots)
         if not active:
-            self._last_depth = fullest.n_prompt_tokens + fullest.n_decoded // 2
+            last = next((s for s in slots if s.id == self._last_slot), fullest)
+            self._last_depth = last.n_prompt_tokens + last.n_decoded // 2
         return Speed(
             tok_per_s=rate if active else None,
             last_tok_per_s=self._last,
@@ -578,6 +586,9 @@ class SpeedMeter:
     def _new_rows(self, rows: int | None) -> int | None:
         before, self._rows = self._rows, rows or 0
         return None if rows is None or before is None else max(rows - before, 0)
+
+    def _is_moved(self, slot: Slot) -> bool:
+        return self._decoded.get(slot.id) != (slot.task, slot.n_decoded)
 
     def _new(self, slot: Slot) -> int:
         # A new task starts at 0.

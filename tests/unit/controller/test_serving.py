@@ -235,6 +235,17 @@ def test_idle_shows_the_last_speed() -> None:
     assert meter.read([slot(30, task=2)], 10.0).last_depth == idle.last_depth
 
 
+def test_the_last_depth_is_of_the_slot_that_answered_last() -> None:
+    meter = SpeedMeter()
+    full = slot(3000, task=1, busy=False)
+    meter.read([full, slot(0, task=2, number=1)], 0.0)
+    idle = [full, slot(20, task=2, busy=False, number=1)]
+    assert [meter.read(idle, at).last_depth for at in (1.0, 2.0)] == [20, 20]
+    unseen = [full, slot(40, task=3, busy=False, number=1)]
+    assert SpeedMeter().read(idle, 0.0).last_depth == 1510
+    assert meter.read(unseen, 3.0).last_depth == 30
+
+
 def test_the_last_speed_is_the_mean_of_a_whole_answer() -> None:
     """However slow its end was, and however long its prompt and what follows."""
     meter = SpeedMeter()
