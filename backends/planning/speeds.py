@@ -435,14 +435,20 @@ def _prompts(says: _Says, workers: Mapping[str, WorkerRun], server: ServerRun) -
     several = len(passes) > 1
     # No answer says when it is done with a pass before the last.
     silent = says.last_worker if several else ""
-    if silent:
-        sums.pop(silent)
+    last = sums.pop(silent) if silent else None
     says.devices_of(sums, passes)
     overlaps = several and is_pipelined(says.plan)
-    if server.prompt_tok_per_s and not (overlaps and _is_long(batches)):
-        total_ms = tokens * MS_PER_S / server.prompt_tok_per_s
-        rest_ms = total_ms - sum(one.own_ms for one in sums.values())
-        says.head(rest_ms, passes, silent)
+    if not server.prompt_tok_per_s or (overlaps and _is_long(batches)):
+        return
+    rest_ms = tokens * MS_PER_S / server.prompt_tok_per_s
+    rest_ms -= sum(one.own_ms for one in sums.values())
+    if last is not None:
+        lab = workers[silent].lab
+        way_ms = max(last.way_ms, lab_ms(lab, last.trips, last.n_bytes))
+        if lab is not None and not way_ms:
+            return
+        rest_ms -= way_ms
+    says.head(rest_ms, passes, silent)
 
 
 def _is_long(batches: Sequence[int]) -> bool:

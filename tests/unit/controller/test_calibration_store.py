@@ -207,14 +207,20 @@ def test_a_head_alone_is_measured_by_the_servers_rates() -> None:
     assert prompt.ms == pytest.approx(500)
 
 
-def prompts_of(*batches: int) -> list[tuple[object, list[str], float]]:
-    """What a prompt of 500 ms says: each time, who took it, and in how many passes."""
+def prompts_of(
+    *batches: int, lab: Lab | None = None
+) -> list[tuple[object, list[str], float]]:
+    """What a prompt of 500 ms says: each time, who took it, and in how many passes.
+
+    The lab is on the link of the last worker.
+    """
     plan = plan_of(6, 7)
     prompt = [
         Pass(
             at_ms=50 + at,
             batch=batch,
             generated=False,
+            round_trips=1,
             compute_ms=2.0 * batch,
             wait_ms=900,
             up_ms=batch / 100,
@@ -226,6 +232,7 @@ def prompts_of(*batches: int) -> list[tuple[object, list[str], float]]:
         name: WorkerRun([*earlier, *prompt, *of], RTT_MS, None)
         for name, of in two(6, 7).items()
     }
+    runs["worker2"] = runs["worker2"]._replace(lab=lab)
     rate = sum(batches) / 0.5
     server = ServerRun(
         depth=20 + sum(batches), tokens=20, tok_per_s=None, prompt_tok_per_s=rate
@@ -249,8 +256,10 @@ def test_a_prompt_of_one_pass_is_an_equation_of_its_own() -> None:
 
 def test_of_several_passes_the_last_worker_is_seen_with_the_head() -> None:
     """It answers only in the last one."""
-    first, both = (200, ["worker"], 2), (299, ["head", "worker"], 2)
+    first, both = (200, ["worker"], 2), (298, ["head", "worker"], 2)
     assert prompts_of(90, 10) == [first, both]
+    slow = (259, ["head", "worker"], 2)
+    assert prompts_of(90, 10, lab=LAB) == [first, slow], "two trips of 20 ms"
     # Where the parts of a long prompt overlap, nothing is known of both.
     assert prompts_of(60, 40) == [first]
 
