@@ -602,14 +602,35 @@ def _one_more(problem: SplitProblem, objective: Objective) -> Iterator[Alternati
         kept |= {pins.output, *pins.least, *pins.most, *pins.budget}
         few = tuple(share for share in shares if share.device in kept)
         quick = quick.with_split(Split(n_layer=problem.model.n_layer, shares=few))
+    kinds: set[tuple[object, ...]] = set()
     for like in (_of_head(problem), *others):
         if like.device_ids[0] not in by_id:
             continue
         there = with_twin(quick, like)
+        kind, link = _kind_of_last(there)
+        # Without a link its network would cost nothing.
+        if link is None or (kind, link) in kinds:
+            continue
+        kinds.add((kind, link))
         name = f"with one more like {like.place or like.name}"
         with contextlib.suppress(PlanError):
             found = alternative(name, there, best_split(there, objective))
             yield replace(found, imagined=True)
+
+
+def _kind_of_last(
+    problem: SplitProblem,
+) -> tuple[tuple[object, ...], LinkSpeed | None]:
+    """The speeds and memory of the last worker, and its link."""
+    worker, known = problem.plan.workers[-1], problem.speeds.of_device
+    by_id = {device.id: device for device in problem.devices}
+    kind = [
+        (by_id[one].total_bytes, known[one].ms if one in known else ())
+        for one in worker.device_ids
+        if one in by_id
+    ]
+    links = [one for one in problem.speeds.links if one.worker == worker.name]
+    return tuple(kind), replace(links[0], worker="") if links else None
 
 
 def _of_head(problem: SplitProblem) -> WorkerSpec:

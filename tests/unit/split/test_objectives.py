@@ -207,7 +207,7 @@ def test_alternatives_answer_what_else_would_be_possible() -> None:
     assert "local-twin/CPU" in like_head.devices
 
 
-def test_one_more_is_told_of_every_machine() -> None:
+def test_one_more_is_told_of_every_kind_of_machine() -> None:
     there = site()
     names = [f"w{number}" for number in range(5)]
     there = there._replace(
@@ -224,10 +224,33 @@ def test_one_more_is_told_of_every_machine() -> None:
             there.devices[0],
             *(replace(there.devices[1], id=f"{name}/CUDA0") for name in names),
         ),
+        speeds=replace(
+            there.speeds,
+            devices=(
+                there.speeds.devices[0],
+                *(
+                    speed(f"{name}/CUDA0", DeviceKind.CUDA, gb_s)
+                    for name, gb_s in zip(names, (1, 2, 3, 4, 4), strict=True)
+                ),
+            ),
+            links=tuple(LinkSpeed(worker=name, rtt_ms=1) for name in names),
+        ),
     )
     told = [one.name for one in alternatives(there, Objective.DECODE)]
-    more = [f"with one more like {name}" for name in ("local", *names)]
-    assert [name for name in told if "one more" in name] == more
+    more = [f"with one more like {name}" for name in ("local", *names[:4])]
+    assert [name for name in told if "one more" in name] == more, "two are alike"
+
+
+def test_one_more_is_not_told_where_no_link_is_known() -> None:
+    """Else its network would cost nothing."""
+    there = site()
+    alone = there._replace(
+        plan=replace(there.plan, split=make_split(6, FULL[:1], [7]), workers=()),
+        devices=there.devices[:1],
+        speeds=replace(there.speeds, links=()),
+    )
+    told = {one.name for one in alternatives(alone, Objective.DECODE)}
+    assert told == {"solo on local/CPU"}
 
 
 def test_a_device_elsewhere_alone_needs_no_network() -> None:
