@@ -466,10 +466,7 @@ class Preparations:
         require_open(ask, model)
         engine = await self._inventory.engine()
         protocol = engine.info.rpc_protocol
-        options = [
-            await self._drafted(given, option)
-            for option in imagined_options(given, ask, model, protocol)
-        ]
+        options = await self._drafted_options(given, ask, model, protocol)
         option = options[0]
         if ask.objective is not None:
             best = await best_plan(options, ask.objective)
@@ -479,14 +476,9 @@ class Preparations:
             require_kept(option)
             best = BestPlan(option.plan)
             if explain:
-                aim = msgspec.structs.replace(
-                    ask, objective=Objective.DECODE, split=None, counts=None
+                best = best._replace(
+                    heads=await self._imagined_heads(given, ask, option, protocol)
                 )
-                others = [
-                    await self._drafted(given, one)
-                    for one in imagined_options(given, aim, model, protocol)[1:]
-                ]
-                best = best._replace(heads=await heads_of(others, None))
         plan = option.plan
         check_plan(plan, model)
         asked = await self._clusters.memory.of(plan)
@@ -502,6 +494,34 @@ class Preparations:
         )
         notes = (asked.note,) if asked.note else ()
         return msgspec.structs.replace(preview, notes=notes)
+
+    async def _imagined_heads(
+        self, given: GivenCluster, ask: Ask, option: Option, protocol: str
+    ) -> tuple[Alternative, ...]:
+        """The machines of an option with other heads, layers by memory."""
+        aim = msgspec.structs.replace(
+            ask, objective=Objective.DECODE, split=None, counts=None, experts=()
+        )
+        with contextlib.suppress(DllmError):
+            found = await self._drafted_options(given, aim, option.model, protocol)
+            others = [one for one in found if one.plan.head != option.plan.head]
+            return await heads_of(others, None)
+        return ()
+
+    async def _drafted_options(
+        self, given: GivenCluster, ask: Ask, model: ModelInfo, protocol: str
+    ) -> list[Option]:
+        """Options with their drafts; a head that cannot be is no choice."""
+        found: list[Option] = []
+        refused: list[DllmError] = []
+        for option in imagined_options(given, ask, model, protocol):
+            try:
+                found.append(await self._drafted(given, option))
+            except DllmError as error:
+                refused.append(error)
+        if not found:
+            raise refused[0]
+        return found
 
     async def _drafted(self, given: GivenCluster, option: Option) -> Option:
         """The same with its draft: by our engine, in place of its head's."""
@@ -567,8 +587,17 @@ async def _checked(plan: Plan, model: ModelInfo, survey: Survey) -> Plan:
 def imagined_options(
     given: GivenCluster, ask: Ask, model: ModelInfo, rpc_protocol: str = ""
 ) -> list[Option]:
-    heads = _heads(given, ask)
-    return [_imagined(given, ask, model, head, rpc_protocol) for head in heads]
+    """The plans for machines of a file, one for each head that can be."""
+    found: list[Option] = []
+    refused: list[PlanError] = []
+    for head in _heads(given, ask):
+        try:
+            found.append(_imagined(given, ask, model, head, rpc_protocol))
+        except PlanError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found
 
 
 def _heads(given: GivenCluster, ask: Ask) -> list[str]:

@@ -79,6 +79,7 @@ from tests.kit.machines import Cast, ScriptedMachine
 from tests.kit.waiting import until
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
+from tests.unit.split.test_moved_experts import with_experts
 
 # Whatever it is to do, this program ends at once.
 ENGINE = EngineInfo(
@@ -552,6 +553,48 @@ async def test_a_draft_is_predicted_for_machines_that_are_not_there(
     assert preview.forecast is not None
     assert preview.undrafted is not None
     assert preview.forecast.tok_per_s != preview.undrafted.tok_per_s
+
+
+ANY_HEAD = replace(read_cluster(EXAMPLE), head="")
+
+
+async def test_a_given_split_is_explained_with_heads_its_experts_cannot_have(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = with_experts(MODEL)
+    monkeypatch.setattr(bench.preparations._inventory, "model", AsyncMock(return_value=mixture))
+    ask = Ask(
+        model=MODEL.path,
+        split={"studio/MTL0": 7, "mini/MTL0": 6},
+        experts=(LayerRange("studio/CPU", 10, 11),),
+    )
+    preview = await bench.preparations.imagine(ANY_HEAD, ask, explain=True)
+    assert preview.plan.experts == ask.experts
+    named = {one.name: one for one in preview.alternatives}
+    assert named["mini as the head"].experts == ()
+
+
+async def test_a_head_that_cannot_draft_refuses_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cannot = {"studio", "mini2"}
+
+    async def settled(_: Drafting, plan: Plan, *_more: object) -> Plan:
+        if plan.head in cannot:
+            raise PlanError(f"{plan.head} cannot draft")
+        return plan
+
+    monkeypatch.setattr(Drafting, "settled", settled)
+    ask = Ask(
+        model=str(MODEL_PATH),
+        objective=Objective.DECODE,
+        server=ServerSettings(draft=NGRAM_DRAFT),
+    )
+    preview = await bench.preparations.imagine(ANY_HEAD, ask)
+    assert preview.plan.head == "mini"
+    cannot.add("mini")
+    with pytest.raises(PlanError, match="studio cannot draft"):
+        await bench.preparations.imagine(ANY_HEAD, ask)
 
 
 async def test_a_model_that_fits_has_a_predicted_speed(bench: Bench) -> None:
