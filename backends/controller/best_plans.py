@@ -136,9 +136,11 @@ async def best_plan(options: Sequence[Option], objective: Objective) -> BestPlan
 
 def _best_plan(options: Sequence[Option], objective: Objective) -> BestPlan:
     rows: dict[str, Alternative] = {}
+    dropped: list[_Head] = []
     if len(options) > HEADS_MAX:
         quick = _by_rank(options, objective, HEADS_BEAM)
         rows = {one.option.plan.head: one.row() for one in quick}
+        dropped = quick[HEADS_MAX:]
         options = [one.option for one in quick[:HEADS_MAX]]
     searched = _by_rank(options, objective)
     found = [(one.rank, one.plan) for one in searched if one.best is not None]
@@ -150,7 +152,7 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> BestPlan:
     rows.update((one.option.plan.head, one.row()) for one in searched)
     return BestPlan(
         plan=min(found, key=lambda pair: pair[0])[1],
-        exact=all(one.best.exact for one in searched if one.best is not None),
+        exact=all(one.best.exact for one in (*searched, *dropped) if one.best),
         heads=tuple(rows.values()) if len(rows) > 1 else (),
     )
 

@@ -393,6 +393,22 @@ async def test_a_search_in_part_is_told_without_explaining() -> None:
     assert (await best_plan(options(), aim)).exact
 
 
+async def test_a_head_dropped_by_a_search_in_part_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last of three is looked at quickly alone, and might have been the best."""
+    given = replace(GIVEN, head="")
+    small = replace(MODEL, layers=MODEL.layers[:8], n_layer=8)
+
+    def in_part(problem: SplitProblem, objective: Objective) -> Best:
+        found = best_split(problem, objective)
+        return found._replace(exact=problem.plan.head != "mini2")
+
+    monkeypatch.setattr(objectives, "best_split", in_part)
+    found = imagined_options(given, ASK, small)
+    assert not (await best_plan(found, Objective.DECODE)).exact
+
+
 async def test_too_large_for_all_is_one_sentence() -> None:
     layers = tuple(replace(layer, bytes=9_000_000_000) for layer in MODEL.layers)
     with pytest.raises(PlanError, match="No split of these devices fits"):
