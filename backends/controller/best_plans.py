@@ -242,7 +242,7 @@ def _problem(option: Option, objective: Objective | None) -> SplitProblem:
         pins=parse_pins(option.pins),
         load=workload(option.plan, objective),
         works=counted_work(option.model, option.plan),
-        known=(_by_memory(option),),
+        known=lambda: (_by_memory(option),),
     )
 
 

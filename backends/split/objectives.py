@@ -277,18 +277,20 @@ def _required(problem: SplitProblem, objective: Objective, ctx_size: int) -> Bes
     )
 
 
+def _known(problem: SplitProblem) -> Iterator[list[tuple[str, int]]]:
+    """Made only when it is asked for: most searches are exact."""
+    for split in (problem.plan.split, *problem.known()):
+        yield [(share.device, share.layers) for share in split.shares if share.layers]
+
+
 def _at_context(
     problem: SplitProblem, objective: Objective, ctx_size: int
 ) -> Best | None:
     sizes = sizes_of(problem, ctx_size)
-    known = [
-        [(share.device, share.layers) for share in split.shares if share.layers]
-        for split in (problem.plan.split, *problem.known)
-    ]
     cases = [
         (one, places)
         for places in _cases(problem, objective, ctx_size)
-        if (one := best(places, sizes, problem.beam, known)) is not None
+        if (one := best(places, sizes, problem.beam, _known(problem))) is not None
     ]
     cases.sort(key=lambda case: case[0].cost)
     exact = all(one.exact for one, _ in cases)

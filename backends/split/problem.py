@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -52,7 +52,7 @@ class SplitProblem(NamedTuple):
     """Sets of devices followed at a time if there are too many for all."""
     works: CountedWork | None = None
     """Of the model with the plan's settings, where it is counted once for many."""
-    known: Sequence[Split] = ()
+    known: Callable[[], Iterable[Split]] = tuple
     """A search in part finds none that is worse than these, or than the plan's own."""
 
     def with_split(self, split: Split) -> SplitProblem:
