@@ -81,17 +81,17 @@ class CalibrationStore:
         """Add what a run says; the run beside what was predicted for it."""
         if not says.observations:
             return None
-        last, self.calibration = await asyncio.to_thread(
-            self._added, ground, says, links
-        )
         async with self._turn:
+            last, self.calibration = await asyncio.to_thread(
+                self._added, ground, says, links
+            )
             await asyncio.to_thread(self._save, self.calibration)
         return last
 
     async def rename(self, old: str, new: str) -> None:
         """Keep what is known of a machine under its new name."""
-        self.calibration = self.calibration.renamed(old, new)
         async with self._turn:
+            self.calibration = self.calibration.renamed(old, new)
             await asyncio.to_thread(self._save, self.calibration)
 
     def _added(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -144,6 +145,16 @@ async def test_runs_of_two_splits_predict_a_third(tmp_path: Path) -> None:
     assert again.calibration == calibrations.calibration
     other = ground_of(plan, MODEL, MACHINES, engine("b2"))
     assert forecast(MODEL, plan, calibrations.speeds(other)).source is SpeedSource.PRIOR
+
+
+async def test_a_run_that_is_being_kept_is_renamed_too(tmp_path: Path) -> None:
+    calibrations = CalibrationStore(tmp_path / "speeds.json")
+    plan = plan_of(6, 7)
+    ground = ground_of(plan, MODEL, MACHINES, engine())
+    keeping = calibrations.keep(ground, run(plan, 6, 7))  # type: ignore[arg-type]
+    await asyncio.gather(keeping, calibrations.rename("local", "box"))
+    kept = calibrations.calibration.observations
+    assert {key.split("|")[0] for one in kept for key in one.work} == {"box"}
 
 
 def test_the_heads_protocol_decides_about_graphs(tmp_path: Path) -> None:
