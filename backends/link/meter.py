@@ -237,7 +237,8 @@ class LinkMeter:
         if line.type == "snapshot":
             self._outcomes.known |= line.rows is not None
             if self._lab_known and line.lab != self._link.lab:
-                self._outcomes.lab_since_ms = line.at_ns / NS_PER_MS
+                known_ms = self._outcomes.lab_since_ms
+                self._outcomes.lab_since_ms = max(known_ms, line.at_ns / NS_PER_MS)
             self._lab_known = True
             self._link = self._with_counters(line)
             self.judge()

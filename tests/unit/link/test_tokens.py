@@ -343,6 +343,17 @@ def test_times_are_of_passes_under_the_present_labs_alone(changed: str) -> None:
         assert meter.link.pass_p50_ms == 10
 
 
+def test_a_lab_told_of_late_takes_no_later_change_back() -> None:
+    pair = Pair()
+    for meter in (pair.first, pair.last):
+        meter.take(under(0))
+    pair.run(*[(1, 1)] * 3)
+    pair.last.take(under(40, {"latency_ms": 10}))
+    pair.first.take(under(5, {"latency_ms": 10}))
+    pair.last.judge()
+    assert pair.last.link.compute_ms_per_token is None
+
+
 def test_a_controller_that_comes_later_takes_the_lab_as_it_is() -> None:
     meter = LinkMeter("w")
     meter.take(passes(one(20, rows=1)))
