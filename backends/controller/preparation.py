@@ -219,7 +219,9 @@ class Preparations:
             return fit
         plan = await asyncio.to_thread(made, fit.ctx_size)
         option = await self._option(cluster, plan, model, survey)
-        told = forecast(model, plan, option.speeds, workload(plan))
+        told = await asyncio.to_thread(
+            forecast, model, plan, option.speeds, workload(plan)
+        )
         return msgspec.structs.replace(
             fit, tok_per_s=told.tok_per_s, low=told.low, high=told.high
         )
@@ -248,10 +250,11 @@ class Preparations:
         for labs in networks:
             speeds = with_labs(option.speeds, labs.get)
             if plan.server.draft == NO_DRAFT:
-                found.append(forecast(model, plan, speeds, load))
+                told = await asyncio.to_thread(forecast, model, plan, speeds, load)
+                found.append(told)
             else:
-                told = await told_of(replace(option, speeds=speeds), None)
-                found.append(told.forecast)
+                drafted = await told_of(replace(option, speeds=speeds), None)
+                found.append(drafted.forecast)
         return found
 
     async def best(
