@@ -144,6 +144,8 @@ class Preparations:
         self.drafting = Drafting(inventory, machines, clusters.memory, models)
         self._models = models
         self._kept: dict[tuple[str, str], Prepared] = {}
+        self._searches: dict[str, asyncio.Task[tuple[Alternative, ...]]] = {}
+        """The last search of each cluster."""
 
     async def propose(self, cluster: Cluster, ask: Ask) -> Plan:
         """A plan for a model, as an edit: no machine is asked if it can run it."""
@@ -269,7 +271,12 @@ class Preparations:
         check_plan(plan, model)
         option = await self._option(cluster, plan, model, survey)
         elsewhere = await self._elsewhere(plan, survey, cluster)
-        return await best_plans(replace(option, pins=pins), elsewhere)
+        # A thread cannot be cancelled: who gives up leaves it to the next one's wait.
+        while (before := self._searches.get(cluster.name)) and not before.done():
+            await asyncio.wait((before,))
+        searching = best_plans(replace(option, pins=pins), elsewhere)
+        self._searches[cluster.name] = search = asyncio.create_task(searching)
+        return await asyncio.shield(search)
 
     async def why(self, cluster: Cluster) -> Bottleneck:
         """Tell what a token waits for, and the change of what runs that gains most."""

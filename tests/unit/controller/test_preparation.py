@@ -622,6 +622,33 @@ async def test_memory_and_speed_are_those_of_the_plans_engine(
     assert speeds.rpc_protocol == "8.0.0"
 
 
+async def test_a_search_waits_for_the_one_that_was_given_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread cannot be cancelled; without this they would pile up."""
+    cluster, plan = bench.clusters.get(), (await bench.prepared()).plan
+    ends = [asyncio.Event(), asyncio.Event()]
+    begun: list[asyncio.Event] = []
+
+    async def searched(*_: object) -> tuple[()]:
+        begun.append(ends[len(begun)])
+        await begun[-1].wait()
+        return ()
+
+    monkeypatch.setattr(preparation, "best_plans", searched)
+    first = asyncio.create_task(bench.preparations.best(cluster, plan))
+    await until(lambda: len(begun) == 1)
+    first.cancel()
+    second = asyncio.create_task(bench.preparations.best(cluster, plan))
+    surveys = bench.asked["survey"]
+    await until(lambda: bench.asked["survey"] > surveys)
+    await asyncio.sleep(0.1)
+    assert len(begun) == 1
+    ends[0].set()
+    ends[1].set()
+    assert await second == ()
+
+
 async def test_a_drawn_plan_has_speeds_and_a_best_split(bench: Bench) -> None:
     cluster, plan = bench.clusters.get(), (await bench.prepared()).plan
     speeds = await bench.preparations.speeds(cluster, plan)
