@@ -278,7 +278,7 @@ def _required(problem: SplitProblem, objective: Objective, ctx_size: int) -> Bes
 
 
 def _known(problem: SplitProblem) -> Iterator[list[tuple[str, int]]]:
-    """Made only when it is asked for: most searches are exact."""
+    # Made only if it is asked for: most searches are exact.
     for split in (problem.plan.split, *problem.known()):
         yield [(share.device, share.layers) for share in split.shares if share.layers]
 

@@ -562,7 +562,9 @@ async def test_a_given_split_is_explained_with_heads_its_experts_cannot_have(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixture = with_experts(MODEL)
-    monkeypatch.setattr(bench.preparations._inventory, "model", AsyncMock(return_value=mixture))
+    monkeypatch.setattr(
+        bench.preparations._inventory, "model", AsyncMock(return_value=mixture)
+    )
     ask = Ask(
         model=MODEL.path,
         split={"studio/MTL0": 7, "mini/MTL0": 6},

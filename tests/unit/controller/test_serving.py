@@ -202,9 +202,7 @@ async def test_without_links_lines_that_are_not_answers_to_us_are_activity() -> 
 # --- Tokens per second from readings of the slots, on an injected clock ---
 
 
-def slot(
-    n_decoded: int, *, task: int = 1, busy: bool = True, number: int = 0
-) -> Slot:
+def slot(n_decoded: int, *, task: int = 1, busy: bool = True, number: int = 0) -> Slot:
     return Slot(
         id=number,
         task=task,
