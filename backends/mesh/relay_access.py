@@ -56,9 +56,10 @@ class RelayAccess(Value, frozen=True, kw_only=True):
 
 def is_relay_url(text: str) -> bool:
     try:
-        return bool(_URL.fullmatch(text) and urlsplit(text).hostname) and (
-            urlsplit(text).port != 0
-        )
+        parts = urlsplit(text)
+        # A label may be neither empty nor too long.
+        has_host = bool((parts.hostname or "").encode("idna"))
+        return bool(_URL.fullmatch(text)) and has_host and parts.port != 0
     except ValueError:
         return False
 
@@ -89,7 +90,7 @@ async def try_relay(access: RelayAccess) -> None:
             session.get(f"{access.url}/relay", allow_redirects=False) as answer,
         ):
             status = answer.status
-    except (OSError, TimeoutError, aiohttp.ClientError) as error:
+    except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
         log.info("%s does not answer: %r", access.url, error)
         raise MachineError(
             f"The relay {access.url} does not answer",

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from backends.errors import MachineError, UsageError
 from backends.mesh.reflector import reflector_address
-from backends.mesh.relay_access import RelayFile
+from backends.mesh.relay_access import RelayAccess, RelayFile, try_relay
 from backends.mesh.worker_status import LogEntry
 from backends.paths import user_paths
 from tui.cli.main import cli
@@ -75,6 +75,8 @@ def test_a_reflector_listens_where_the_relay_does() -> None:
     "wrong",
     [
         ("use", "ada@mini"),
+        ("use", "http://a..b:1#k"),
+        ("use", f"http://{'a' * 64}.example.org:1#k"),
         ("run", "--rate", "fast"),
         ("run", "--rate", "1kB"),
         ("run", "--clients", "1"),
@@ -85,6 +87,12 @@ def test_a_reflector_listens_where_the_relay_does() -> None:
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(wrong: tuple[str, ...]) -> None:
     assert isinstance(run("relay", *wrong).exception, UsageError)
+    assert RelayFile(user_paths().relays_file).own is None
+
+
+async def test_a_stored_address_without_sense_does_not_answer() -> None:
+    with pytest.raises(MachineError, match="does not answer"):
+        await try_relay(RelayAccess(url="http://a..b:1", key="k"))
 
 
 def test_a_port_that_is_taken_is_told_once() -> None:
