@@ -40,6 +40,9 @@ from tui.cli.worker_status import WorkerScreen, limits_text, painted
 from tui.model.qr_code import qr_text
 
 KEY = "ssh-ed25519 AAAA"
+ASKING = Asking(
+    name="ada", address="10.0.0.2", digits="012345", expires_at=time.time() + 86400
+)
 
 
 @pytest.fixture(autouse=True)
@@ -333,19 +336,41 @@ async def test_a_token_is_shown_while_it_is_good(
 async def test_a_question_stays_until_the_other_side_has_decided(
     screen: WorkerScreen, pairings: PairingFile
 ) -> None:
-    asking = Asking(
-        name="ada", address="10.0.0.2", digits="012345", expires_at=time.time() + 60
-    )
-    pairings.ask(asking)
+    pairings.ask(ASKING)
     assert "Does it show 012 345?" in drawn(screen)
     await screen.press("y")
     assert "ada (10.0.0.2) wants to use it" in drawn(screen)
     assert "You agreed to 012 345; its user has not yet." in drawn(screen)
 
 
-async def test_programs_of_others_are_not_ended_unasked(screen: WorkerScreen) -> None:
+def with_programs(screen: WorkerScreen) -> None:
     tenant = SimpleNamespace(processes=2, used_bytes=0, state=BUSY.consoles[0])
     screen._worker.tenants.known["k"] = cast("Any", tenant)
+
+
+async def test_one_question_is_seen_at_a_time_even_behind_a_code(
+    screen: WorkerScreen, pairings: PairingFile
+) -> None:
+    with_programs(screen)
+    await screen.press("i")
+    await screen.press("c")
+    assert "c back" in drawn(screen)
+    pairings.ask(ASKING)
+    assert "Does it show 012 345?" in drawn(screen)
+    assert not await screen.press("q")
+    assert "End it?" in drawn(screen)
+    assert "012 345" not in drawn(screen)
+    assert not await screen.press("n")
+    assert pairings.read().asking == ASKING
+    pairings.ask(None)
+    await screen.press("c")
+    assert "c back" in drawn(screen)
+    await screen.press("q")
+    assert "End it?" in drawn(screen)
+
+
+async def test_programs_of_others_are_not_ended_unasked(screen: WorkerScreen) -> None:
+    with_programs(screen)
     assert not await screen.press("q")
     assert "2 programs of consoles end with it. End it?   y yes   n no" in drawn(screen)
     assert not await screen.press("n")

@@ -181,7 +181,9 @@ class WorkerScreen:
 
     def lines(self, width: int, height: int) -> Iterator[str]:
         status, token = self._worker.status, self._open_token
-        self._draws_code &= token is not None
+        asks = self._asks_end or self._worker.tenants.pairings.asking is not None
+        # Its keys act: a question is seen before it is answered.
+        self._draws_code &= token is not None and not asks
         keys = list(self._key_lines(status))
         above = list(_head(status))
         if token is not None:
@@ -209,7 +211,8 @@ class WorkerScreen:
 
     def _pairing_lines(self) -> Iterator[str]:
         asking = self._worker.tenants.pairings.asking
-        if asking is None:
+        if asking is None or self._asks_end:
+            # One question at a time: both are answered by the same keys.
             return
         shown = format_digits(asking.digits)
         yield f"? pairing  {safe_line(asking.name)} ({asking.address}) wants to use it"
