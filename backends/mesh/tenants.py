@@ -225,6 +225,7 @@ class Tenants:
         self._paths = paths
         self._pairings = pairings
         self._looking = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
         self.refusal = ""
         """Why nothing is lent now; empty while it is."""
         self.told = 0
@@ -256,10 +257,8 @@ class Tenants:
         What the owner lends, but is not here, is said.
         """
         self._say_missing_folders()
-        try:
-            await self._say_missing_devices()
-        except DllmError as error:
-            self.say(f"the devices here are not known: {error}")
+        # Engines take their time to tell, or never do.
+        self._asking = asyncio.create_task(self._say_missing_devices())
         known = {_run_dir(self._paths, c.key): c for c in self.pairings.consoles}
         for run_dir in self._paths.lent_dir.glob("*"):
             if (console := known.get(run_dir)) is not None:
@@ -283,9 +282,13 @@ class Tenants:
         if not named or not engines:
             return
         here = ["CPU"]
-        async with local_agent_for_now(self._paths.run_dir) as agent:
-            for engine in engines:
-                here += [device.name for device in await list_devices(agent, engine)]
+        try:
+            async with local_agent_for_now(self._paths.run_dir) as agent:
+                for engine in engines:
+                    here += [one.name for one in await list_devices(agent, engine)]
+        except DllmError as error:
+            self.say(f"the devices here are not known: {error}")
+            return
         if missing := [one for one in named if one not in here]:
             known = ", ".join(dict.fromkeys(here))
             self.say(
@@ -449,6 +452,7 @@ class Tenants:
         return count
 
     async def close(self) -> None:
+        await end_tasks(self._asking)
         for tenant in tuple(self.known.values()):
             await self._end(tenant, "its owner has ended lending")
             await tenant.close()

@@ -189,20 +189,19 @@ class Worker:
             # As one that was killed has left it.
             own |= {"port": 0, "addresses": ()}
         self._pairings.change(lambda pairings: replace(pairings, **own))
-        await self.tenants.begin()
-        accepting = asyncio.create_task(self._accept())
-        announcing = asyncio.create_task(self._announce())
-        by_quic = asyncio.create_task(self._accept_quic())
+        serving: list[asyncio.Task[None]] = []
         try:
+            await self.tenants.begin()
+            coming = (self._accept(), self._accept_quic(), self._announce())
+            serving += map(asyncio.create_task, coming)
             while True:
-                for taking in (accepting, by_quic):
+                for taking in serving[:2]:
                     if taking.done():
                         taking.result()
                 await self._look()
                 await asyncio.sleep(LOOK_S)
         finally:
-            ending = (accepting, by_quic, announcing, self._meeting)
-            await end_tasks(*ending, *self._dialling.values())
+            await end_tasks(*serving, self._meeting, *self._dialling.values())
             if self._listening is not None:
                 self._listening.close()
             await self.tenants.close()

@@ -49,7 +49,8 @@ from backends.mesh.worker import Worker
 from backends.mesh.worker_status import StatusFile, WorkerStatus
 from backends.paths import ENGINE_DIR_VARIABLE
 from backends.state.base import json_bytes
-from backends.tasks import end_tasks
+from backends.tasks import end_tasks, forever
+from tests.kit.clusters import paths_in
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import Asking, LentMachine, asking, lent
 from tests.unit.mesh.test_request_policy import JSON
@@ -697,13 +698,54 @@ async def test_what_is_lent_but_not_here_is_said(
     monkeypatch.setenv(ENGINE_DIR_VARIABLE, str(server.parent))
     server.write_text("#!/bin/sh\necho '  CUDA0: A (24209 MiB, 23000 MiB free)'\n")
     await machine.tenants.begin()
+    await until(lambda: len(machine.tenants.lines) == 2, "its devices")
     assert machine.tenants.lines == [
         f"there is no folder {gone}: no model in it is lent",
         "no device here is called CUDA9; here are: CPU, CUDA0",
     ]
     server.write_text("#!/bin/sh\nexit 1\n")
     await machine.tenants.begin()
-    assert "the devices here are not known" in machine.tenants.lines[-1]
+    unknown = "the devices here are not known"
+    await until(lambda: unknown in machine.tenants.lines[-1], "what went wrong")
+    await machine.tenants.close()
+
+
+async def test_consoles_come_while_an_engine_does_not_tell_its_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+    engine = paths_in(tmp_path / "lent").engines_dir / "some"
+
+    async def never(*_: object) -> None:
+        asked.set()
+        await forever()
+
+    monkeypatch.setattr("backends.mesh.tenants.list_devices", never)
+    monkeypatch.setenv(ENGINE_DIR_VARIABLE, str(engine))
+    async with lent(tmp_path, OwnerLimits(devices=("CUDA0",))) as machine:
+        await asked.wait()
+        await machine.pair()
+
+
+async def test_an_end_while_it_begins_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = LentMachine(tmp_path)
+    begun, closed = asyncio.Event(), AsyncMock()
+
+    async def begin() -> None:
+        begun.set()
+        await forever()
+
+    monkeypatch.setattr(machine.tenants, "begin", begin)
+    monkeypatch.setattr(machine.tenants, "close", closed)
+    machine.worker.listen("127.0.0.1", 0)
+    running = asyncio.create_task(machine.worker.run())
+    await begun.wait()
+    await end_tasks(running)
+    assert closed.called
+    assert machine.pairings.read().port == 0
+    assert not machine.pairings.lent
 
 
 async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
