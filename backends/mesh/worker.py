@@ -218,11 +218,13 @@ class Worker:
     async def _look(self) -> None:
         """See to everything; what goes wrong is said once, and tried again."""
         try:
-            await self.tenants.look()
-            await self._dial_all()
-            self._write_quic()
-            self._write_addresses()
-            self._status.write(self.status)
+            try:
+                await self.tenants.look()
+                await self._dial_all()
+                self._write_quic()
+                self._write_addresses()
+            finally:
+                self._status.write(self.status)
         except DllmError as error:
             if str(error) != self._wrong:
                 self.tenants.say(str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,8 @@ from backends.mesh.owner_limits import OwnerLimits
 from backends.state import NOT_JSON, Value
 from backends.state.base import json_bytes
 from backends.writing import write_private
+
+log = logging.getLogger(__name__)
 
 
 class LogEntry(Value, frozen=True, kw_only=True):
@@ -72,12 +75,20 @@ class StatusFile:
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
 
-    def read(self) -> WorkerStatus:
-        """Raises: MachineError: there is none yet, or it makes no sense."""
+    def read(self, pid: int) -> WorkerStatus:
+        """The status of the worker of this process id.
+
+        Raises:
+            MachineError: there is none yet, or it makes no sense.
+        """
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=WorkerStatus)
+            told = msgspec.json.decode(self._path.read_bytes(), type=WorkerStatus)
+            if told.pid == pid:
+                return told
         except (OSError, *NOT_JSON) as error:
-            raise MachineError(
-                f"The worker here tells no status in {self._path}",
-                "It may have begun just now: try again.",
-            ) from error
+            log.info("%s: %s", self._path, error)
+        # One that was killed has left its own.
+        raise MachineError(
+            f"The worker here tells no status in {self._path}",
+            "It may have begun just now: try again.",
+        )

@@ -120,6 +120,10 @@ def test_the_status_of_a_worker_without_a_screen(pairings: PairingFile) -> None:
     assert "No worker runs here" in str(run("worker", "status").exception)
     held = pairings.hold()
     try:
+        # Another runs now, and has told nothing yet.
+        pairings.change(lambda found: replace(found, pid=BUSY.pid + 1))
+        assert "tells no status" in str(run("worker", "status").exception)
+        pairings.change(lambda found: replace(found, pid=BUSY.pid))
         shown = run("worker", "status").stdout
         told = json.loads(run("worker", "status", "--json").stdout)
         file.unlink()

@@ -266,11 +266,12 @@ def list_consoles() -> tuple[PairedConsole, ...]:
 @worker.command("status", shows=status_lines, watches=True)
 def worker_status() -> WorkerStatus:
     """Show what the worker here lends, to whom, and its log."""
-    if not _pairings().lent:
+    pairings = _pairings()
+    if not pairings.lent:
         raise MachineError(
             "No worker runs here", "Start it: dllm-tui worker [--headless]."
         )
-    return StatusFile(user_paths().worker_status_file).read()
+    return StatusFile(user_paths().worker_status_file).read(pairings.read().pid)
 
 
 @worker.command("accept")

@@ -642,7 +642,7 @@ async def test_a_running_worker_tells_its_status(tmp_path: Path) -> None:
 
         def measured() -> bool:
             with contextlib.suppress(MachineError):
-                told[:] = [file.read()]
+                told[:] = [file.read(os.getpid())]
             consoles = told[0].consoles if told else ()
             return any(one.processes and one.rtt_ms for one in consoles)
 
@@ -661,7 +661,21 @@ async def test_a_running_worker_tells_its_status(tmp_path: Path) -> None:
         assert status.ways[0].startswith("TCP at 127.0.0.1:")
         assert [entry.text for entry in status.log] == machine.tenants.lines
     with pytest.raises(MachineError):
-        file.read()
+        file.read(os.getpid())
+
+
+async def test_what_goes_wrong_is_in_the_status(
+    machine: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await until(machine.paths.worker_status_file.exists, "its status")
+    wrong = AsyncMock(side_effect=MachineError("the disk is full"))
+    monkeypatch.setattr(machine.tenants, "look", wrong)
+    file = StatusFile(machine.paths.worker_status_file)
+
+    def told() -> bool:
+        return "the disk is full" in [e.text for e in file.read(os.getpid()).log]
+
+    await until(told, "the reason")
 
 
 async def test_the_log_tells_who_may_come_and_who_came(machine: LentMachine) -> None:
