@@ -34,8 +34,8 @@ class Service(Value, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     log: str = ""
     """The log with the reason if it cannot start."""
-    writes: tuple[str, ...] | None = None
-    """Folders that it may change, and nothing else of the system; None: all may be."""
+    shut_in: bool = False
+    """True for one that starts nothing and changes no file."""
 
 
 def controller_service(paths: Paths, environment: Mapping[str, str]) -> Service:
@@ -54,7 +54,7 @@ def command_service(
     environment: Mapping[str, str],
     args: Sequence[str],
     *,
-    writes: Sequence[Path] | None = None,
+    shut_in: bool = False,
 ) -> Service:
     """``dllm-tui NAME run``, with the options it was given."""
     return Service(
@@ -63,7 +63,7 @@ def command_service(
         argv=(sys.executable, "-P", "-c", _COMMAND, name, "run", *args),
         environment=_passed_on(environment),
         log=str(paths.state_dir / f"{name}.err"),
-        writes=None if writes is None else tuple(map(str, writes)),
+        shut_in=shut_in,
     )
 
 
@@ -95,7 +95,7 @@ def systemd_unit(service: Service) -> str:
 
     What the controller starts outlives it: it must neither be stopped with it
     (``KillMode``), nor take it along when it runs out of memory (``OOMPolicy``). A
-    service that says what it writes starts nothing, and is shut in.
+    service that is shut in starts nothing, and changes nothing.
     """
     variables = "".join(
         f"Environment={_quoted(f'{name}={value}')}\n"
@@ -116,26 +116,22 @@ def systemd_unit(service: Service) -> str:
         f"{variables}"
         "Restart=always\n"
         f"RestartSec={AGAIN_S}\n"
-        f"{_bounds(service.writes)}"
+        f"{_bounds(service)}"
         "\n"
         "[Install]\n"
         "WantedBy=default.target\n"
     )
 
 
-def _bounds(writes: tuple[str, ...] | None) -> str:
-    if writes is None:
+def _bounds(service: Service) -> str:
+    if not service.shut_in:
         return "KillMode=process\nOOMPolicy=continue\n"
-    # One that is not there yet is no obstacle.
-    # A folder below it would be hidden, and another be written in its place.
-    hidden = any(folder.startswith(("/tmp/", "/var/tmp/")) for folder in writes)
-    folders = " ".join(_quoted(f"-{folder}") for folder in writes)
-    return (
-        "NoNewPrivileges=yes\n"
-        "ProtectSystem=strict\n"
-        f"ReadWritePaths={folders}\n"
-        f"{'' if hidden else PRIVATE_TMP}"
-    )
+    told = (service.argv[0], service.log, *service.environment.values())
+    needed = [path for text in told for path in text.split(os.pathsep)]
+    # A program or file below it would be hidden.
+    hidden = any(path.startswith(("/tmp/", "/var/tmp/")) for path in needed)
+    bounds = "NoNewPrivileges=yes\nProtectSystem=strict\n"
+    return bounds if hidden else bounds + PRIVATE_TMP
 
 
 def _quoted(text: str) -> str:

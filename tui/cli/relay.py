@@ -197,9 +197,8 @@ def install_relay(
     args = ["--listen", listen, "--rate", rate, "--clients", str(_clients(clients))]
     title = "passes on what machines behind routers send each other"
     paths = user_paths()
-    writes = [paths.relay_key_file.parent]
-    wanted = command_service("relay", title, paths, os.environ, args, writes=writes)
+    wanted = command_service("relay", title, paths, os.environ, args, shut_in=True)
     if not dry_run:
-        # It may make no folder for its key itself.
+        # It may write no file itself.
         own_relay_key(paths.relay_key_file)
     return installed(wanted, dry_run=dry_run)
