@@ -6,7 +6,6 @@ import os
 import plistlib
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from backends.errors import DllmError
 from backends.paths import ENGINE_DIR_VARIABLE, Paths
