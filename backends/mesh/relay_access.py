@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import importlib
 import logging
 import re
 import secrets
@@ -80,6 +82,8 @@ async def try_relay(access: RelayAccess) -> None:
     Raises:
         MachineError: it does not, or does not answer.
     """
+    # It takes its time.
+    await asyncio.to_thread(importlib.import_module, "aiohttp")
     import aiohttp
 
     headers = {"Authorization": f"Bearer {access.key}"} if access.key else {}
@@ -101,11 +105,11 @@ async def try_relay(access: RelayAccess) -> None:
             f"The relay {access.url} refuses the key",
             "Take what dllm-tui relay access shows there: dllm-tui relay use -.",
         )
-    # Without the words of a WebSocket it refuses the request itself, as it should.
-    if status >= 500 or status == 404:
+    # Without the words of a WebSocket a relay refuses the request itself.
+    if status not in (400, 426):
         raise MachineError(
             f"The relay {access.url} serves nobody now (HTTP {status})",
-            "It may be full, or something else answers there.",
+            "It may be full, or something else than a relay answers there.",
         )
 
 

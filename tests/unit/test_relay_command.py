@@ -8,6 +8,8 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 from click.testing import CliRunner, Result
 
 from backends.errors import MachineError, UsageError
@@ -88,6 +90,27 @@ def test_a_reflector_listens_where_the_relay_does() -> None:
 def test_what_makes_no_sense_is_refused_in_a_sentence(wrong: tuple[str, ...]) -> None:
     assert isinstance(run("relay", *wrong).exception, UsageError)
     assert RelayFile(user_paths().relays_file).own is None
+
+
+@pytest.mark.parametrize(
+    ("status", "wrong"),
+    [
+        *[(400, ""), (426, ""), (401, "refuses the key"), (403, "refuses the key")],
+        *[(each, f"nobody now (HTTP {each})") for each in (200, 301, 404, 429, 503)],
+    ],
+)
+async def test_no_other_server_is_taken_for_a_relay(status: int, wrong: str) -> None:
+    async def answered(_: web.BaseRequest) -> web.Response:
+        return web.Response(status=status)
+
+    async with RawTestServer(answered) as server:
+        told = ""
+        try:
+            await try_relay(RelayAccess(url=str(server.make_url("")).rstrip("/")))
+        except MachineError as error:
+            told = error.what
+    assert wrong in told
+    assert bool(wrong) == bool(told)
 
 
 async def test_a_stored_address_without_sense_does_not_answer() -> None:

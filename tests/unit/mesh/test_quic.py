@@ -27,7 +27,7 @@ from backends.mesh.quic_dial import QuicDialler
 from backends.mesh.quic_library import bound_endpoint, iroh_library
 from backends.mesh.quic_place import QuicPlace, parse_quic_place
 from backends.mesh.reflector import Reflector, _asked, _connected, keep_reflected
-from backends.mesh.relay_access import RelayAccess, RelayFile, parse_access
+from backends.mesh.relay_access import RelayAccess, RelayFile, parse_access, try_relay
 from backends.mesh.relay_server import (
     CONFIRMED,
     STRANGERS_OF_ONE_MAX,
@@ -849,6 +849,7 @@ async def test_a_worker_says_whether_its_relay_takes_it(
 ) -> None:
     refused: list[str] = []
     async with a_relay(say=refused.append) as relay:
+        await try_relay(relay.access)
         taken = await about_the_relay(tmp_path / "a", relay.access)
         assert f"reached by the relay {relay.access.url}, too" in taken
         monkeypatch.setattr("backends.mesh.worker.RELAY_S", 0.5)
