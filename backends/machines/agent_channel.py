@@ -112,7 +112,9 @@ class Lines:
 
 HELLO_TIMEOUT_S = 15.0
 _CHUNK_BYTES = 64 << 10
-_HELLO = "dllm-relay agent"
+_HELPER = "dllm-relay "
+_HELLO = f"{_HELPER}agent"
+_NO_COMMAND = "unknown command 'agent'"
 _NO_VERB = "there is no verb"
 _TOO_LONG = "Argument list too long"
 
@@ -209,17 +211,20 @@ class Channel:
                     return b"\n".join([*lines[number + 1 :], rest])
             text = rest[-BANNER_BYTES_MAX:]
         said = self._stream.last_words()
+        wrong = f"does not run: {said}" if said else "does not run"
+        if _NO_COMMAND in said:
+            wrong = f"is of another version ({said})"
         raise MachineError(
-            f"The helper dllm-relay on {self._name} does not run"
-            + (f": {said}" if said else ""),
+            f"The helper dllm-relay on {self._name} {wrong}",
             "Install it anew, in the version of this machine.",
         )
 
     def _is_hello(self, line: bytes) -> bool:
         hello = converted(decode_line(line), Hello) if b'"hello"' in line else None
-        if hello is None or hello.hello != _HELLO:
+        if hello is None or not hello.hello.startswith(_HELPER):
             return False
-        if hello.protocol != PROTOCOL:
+        # One of another version may call its agent otherwise.
+        if hello.hello != _HELLO or hello.protocol != PROTOCOL:
             raise MachineError(
                 f"The helper dllm-relay on {self._name} is of version {hello.version}, "
                 "which this one does not understand",

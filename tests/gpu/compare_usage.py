@@ -108,7 +108,7 @@ def helper(named: str | None, folder: Path) -> str:
 def asked(program: str, folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     """A function that asks a running helper for its figures."""
     pipe = subprocess.PIPE
-    argv = [program, "host", "--run-dir", str(folder / "run")]
+    argv = [program, "agent", "--run-dir", str(folder / "run")]
     host = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)
     assert host.stdin is not None
     assert host.stdout is not None

@@ -151,7 +151,7 @@ async def test_a_helper_that_is_too_old_is_to_be_replaced(network: Network) -> N
         await is_looked_at(ada)
         peer = ada.known.peer
         assert peer.state is PeerState.NO_ENGINE
-        assert "does not run: unknown command 'agent'" in peer.note
+        assert "is of another version (unknown command 'agent')" in peer.note
         assert "dllm-tui peers setup ada" in peer.note
         await asyncio.to_thread(
             with_engine, network.peer("ada"), relay_binary().read_bytes()

@@ -108,10 +108,21 @@ async def test_a_program_that_is_no_agent_says_why() -> None:
         await host_of(stream).free_port()
 
 
-async def test_another_protocol_is_refused() -> None:
+async def test_a_helper_that_knows_no_agent_is_of_another_version() -> None:
     stream = Scripted(lambda r: b"")
     stream.coming = asyncio.Queue()
-    stream.coming.put_nowait(line({**HELLO, "protocol": 2}))
+    stream.coming.put_nowait(b"")
+    stream.last_words = lambda: "unknown command 'agent'"  # type: ignore[method-assign]
+    with pytest.raises(MachineError, match="is of another version"):
+        await host_of(stream).free_port()
+
+
+@pytest.mark.parametrize("other", [{"protocol": 2}, {"hello": "dllm-relay host"}])
+async def test_another_protocol_is_refused(other: dict[str, object]) -> None:
+    stream = Scripted(lambda r: b"")
+    stream.coming = asyncio.Queue()
+    stream.coming.put_nowait(line({**HELLO, **other}))
+    stream.coming.put_nowait(b"")
     with pytest.raises(
         MachineError, match="version 9, which this one does not understand"
     ):
