@@ -354,7 +354,11 @@ class Tenants:
 
     def hello(self) -> WorkerHello:
         libc = " ".join(platform.libc_ver()).strip()
-        found, relays = self.pairings, RelayFile(self._paths.relays_file)
+        found = self.pairings
+        if (quic := found.quic) is not None:
+            # Where the key is not known, it is dialled without the relay.
+            with contextlib.suppress(MachineError):
+                quic = quic.with_key(RelayFile(self._paths.relays_file))
         places = (place(one, found.port) for one in found.addresses if found.port)
         return WorkerHello(
             protocol=PROTOCOL,
@@ -368,7 +372,7 @@ class Tenants:
             writable=self.limits.writable,
             refusal=self.refusal,
             places=tuple(places)[:ADDRESSES_MAX],
-            quic=found.quic.with_key(relays) if found.quic else None,
+            quic=quic,
         )
 
     # --- looking after it -----------------------------------------------------------

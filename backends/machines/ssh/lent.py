@@ -330,7 +330,11 @@ class LentConnection(Connection):
 
     def _take(self, link: asyncssh.SSHClientConnection) -> None:
         super()._take(link)
-        self.on_greeted()
+        try:
+            self.on_greeted()
+        except MachineError as error:
+            # The connection is good, whatever file cannot be written.
+            log.warning("what %s has told is not kept: %s", self.name, error)
 
     @property
     def _indirect(self) -> SocketPath | None:

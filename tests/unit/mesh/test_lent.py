@@ -43,6 +43,7 @@ from backends.mesh.messages import (
 )
 from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.pairings import PairedConsole, PairingFile, with_console
+from backends.mesh.quic_place import QuicPlace
 from backends.mesh.server import READ_BYTES_MAX, ModelFiles, WorkerServer
 from backends.mesh.tenants import Tenant, Tenants
 from backends.mesh.worker import Worker
@@ -771,6 +772,20 @@ async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
         assert psutil.pid_exists(record.pid)
     await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
     assert not machine.pairings.read().pid
+
+
+async def test_a_broken_file_of_relays_keeps_nobody_out(paired: LentMachine) -> None:
+    place = QuicPlace(node=bytes(32), relay="http://10.0.0.5:50090")
+    paired.paths.relays_file.write_text("{")
+    paired.pairings.change(lambda found: replace(found, quic=place))
+    assert paired.tenants.hello().quic == place
+    connection = LentConnection(
+        "nuc", Dialled(paired.places), paired.host_key, paired.console.console_key_file
+    )
+    connection.on_greeted = Mock(side_effect=MachineError("the relays are not read"))
+    await connection.connect()
+    assert connection.on_greeted.called
+    await connection.close()
 
 
 async def test_a_hello_without_sense_is_refused_in_a_sentence(
