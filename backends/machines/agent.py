@@ -50,8 +50,8 @@ W = TypeVar("W", Hashing, Seeding)
 
 FIND_TIMEOUT_S = 60.0
 FIND_FILES_MAX = 16_384
-ERRANDS_AT_ONCE = 16
-"""Slow requests at a time; an agent refuses more than 64."""
+FORKED_JOBS_AT_ONCE = 16
+"""An agent forks for each, and refuses more than 64."""
 # A crashing llama.cpp would first run gdb on itself, for seconds.
 ALWAYS_ENV = {"GGML_NO_BACKTRACE": "1"}
 WORK_S = 1.0
@@ -272,7 +272,7 @@ class AgentSession:
         self._closes = 0
         self._keeping: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
-        self._errands = asyncio.Semaphore(ERRANDS_AT_ONCE)
+        self._forked_jobs = asyncio.Semaphore(FORKED_JOBS_AT_ONCE)
         self._log_limit_bytes = log_limit_bytes
         self._seen: dict[str, ProcessRecord] = {}
         self._stopping: Counter[tuple[str, int | None]] = Counter()
@@ -591,7 +591,7 @@ class AgentSession:
 
     async def machine(self) -> MachineInfo:
         await self._require("machine")
-        answer = await self._errand("machine", variables=VARIABLES)
+        answer = await self._ask_forked_job("machine", variables=VARIABLES)
         return self._part(answer, MachineInfo)
 
     async def run(
@@ -606,7 +606,7 @@ class AgentSession:
         """As ``backends.machine_queries.MachineQueries`` says."""
         if touch:
             await self._require("run:touch")
-        answer = await self._errand(
+        answer = await self._ask_forked_job(
             "run",
             timeout_s + ASK_TIMEOUT_S,
             argv=tuple(argv),
@@ -630,7 +630,7 @@ class AgentSession:
         Raises:
             MachineError: there are too many to list, and the ``whole`` list is wanted.
         """
-        answer = await self._errand(
+        answer = await self._ask_forked_job(
             "find",
             FIND_TIMEOUT_S,
             folders=tuple(folders),
@@ -645,11 +645,11 @@ class AgentSession:
 
     async def identity(self, path: str) -> str:
         """Identify the bytes of a file there, as ``models.identity`` defines it."""
-        answer = await self._errand("identity", FIND_TIMEOUT_S, path=path)
+        answer = await self._ask_forked_job("identity", FIND_TIMEOUT_S, path=path)
         return self._part(answer.get("identity"), str)
 
     async def read(self, path: str) -> bytes:
-        return self._bytes(await self._errand("read", path=path))
+        return self._bytes(await self._ask_forked_job("read", path=path))
 
     # --- models --------------------------------------------------------------------
 
@@ -680,7 +680,7 @@ class AgentSession:
     async def worker_cache(self, directory: str = "") -> WorkerCache:
         """List the cache of ``rpc-server -c``; empty if there is no such directory."""
         await self._require("cached")
-        answer = await self._errand("cached", directory=directory)
+        answer = await self._ask_forked_job("cached", directory=directory)
         return self._part(answer, WorkerCache)
 
     async def uncache(self, names: Iterable[str], directory: str = "") -> int:
@@ -689,7 +689,7 @@ class AgentSession:
         left, freed_bytes = list(names), 0
         while left:
             some, left = left[:NAMES_AT_ONCE], left[NAMES_AT_ONCE:]
-            answer = await self._errand(
+            answer = await self._ask_forked_job(
                 "uncache", UNCACHE_TIMEOUT_S, directory=directory, names=some
             )
             freed_bytes += self._part(answer.get("freed_bytes"), int)
@@ -724,10 +724,10 @@ class AgentSession:
             name = str(members.get("name", ""))
             raise error_of(error.complaint, name, self.name) from error
 
-    async def _errand(
+    async def _ask_forked_job(
         self, verb: str, within_s: float = ASK_TIMEOUT_S, **members: Any
     ) -> dict[str, Any]:
-        async with self._errands:
+        async with self._forked_jobs:
             return await self._ask(verb, within_s, **members)
 
     def _bytes(self, answer: dict[str, Any]) -> bytes:
@@ -749,7 +749,7 @@ class AgentSession:
         await self._require(verb)
         work_s, before = WORK_S, 0
         while True:
-            answer = await self._errand(
+            answer = await self._ask_forked_job(
                 verb, work_s + WORK_TIMEOUT_S, work_s=work_s, **members
             )
             told = self._part(answer, kind)
