@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from backends.mesh.quic_dial import QuicDialler
     from backends.mesh.quic_place import QuicPlace
 
+HEARD_MAX = 4
 DIALS = "dials"
 """In place of its places: it dials us."""
 
@@ -97,7 +98,7 @@ class LentPeer(SshPeer):
         return tuple((self._config.worker or "").split())
 
     def _dial(self) -> Dial:
-        config, places = self._config, (*self._heard, *self._places)
+        config, places = self._config, (*self._places, *self._heard)
         dial: Dial = Dialled(places)
         if config.quic:
             dial = self._quic.beside(dial, parse_quic_place(config.quic))
@@ -118,10 +119,10 @@ class LentPeer(SshPeer):
 
     async def _search(self) -> None:
         heard = await self._announced(self._config.host_key or "")
+        heard = heard[:HEARD_MAX]
         if set(heard) - {*self._heard, *self._places}:
             self._heard = heard
-            self._invited.dial_by(self._dial())
-            self.connection.poke()
+            self._invited.dial_by(self._dial(), at_once=True)
 
     async def run(self) -> None:
         try:

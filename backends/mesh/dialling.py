@@ -84,15 +84,31 @@ class Dialled:
     """
 
     shares = False
-    otherwise = better = no_other_way
+    better = no_other_way
 
     def __init__(self, places: Sequence[str], says: bytes = b"") -> None:
         self._places = places
         self._says = says
+        self._here = ""
+        self._left: tuple[str, ...] = ()
         self.label = " or ".join(places)
 
     async def connected(self) -> socket.socket:
-        return await said(await dial_any(self._places), self._says)
+        self._here, self._left = "", tuple(self._places)
+        return await self._dialled()
+
+    async def otherwise(self) -> socket.socket:
+        """At the places that are left: another machine answered at the last one."""
+        self._left = tuple(one for one in self._left if one != self._here)
+        if not self._left:
+            await no_other_way()
+        return await self._dialled()
+
+    async def _dialled(self) -> socket.socket:
+        # A worker speaks first; of several places none that is silent is taken.
+        greets = len(self._left) > 1 and not self._says
+        made, self._here = await _dial_first(self._left, greets)
+        return await said(made, self._says)
 
 
 async def said(made: socket.socket, words: bytes) -> socket.socket:
@@ -175,13 +191,27 @@ async def greeted(made: socket.socket, label: str) -> socket.socket:
 
 async def dial_any(places: Sequence[str]) -> socket.socket:
     """Connect to the first place that answers."""
+    return (await _dial_first(places))[0]
+
+
+async def _dial_first(
+    places: Sequence[str], greets: bool = False
+) -> tuple[socket.socket, str]:
+    came: dict[socket.socket, str] = {}
+
+    async def to(one: str) -> socket.socket:
+        made = await _dial(one)
+        came[made] = one
+        return await greeted(made, one) if greets else made
+
     try:
-        return await soonest([partial(_dial, one) for one in places], HEAD_START_S)
+        made = await soonest([partial(to, one) for one in places], HEAD_START_S)
     except MachineError as error:
         raise MachineError(
             f"{' and '.join(places)} cannot be reached ({error.what})",
             "Is it switched on, on this network, and not behind a firewall?",
         ) from error
+    return made, came[made]
 
 
 async def _dial(one: str) -> socket.socket:

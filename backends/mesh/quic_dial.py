@@ -130,10 +130,13 @@ class _Both:
         self.label = f"{tcp.label} or by QUIC"
 
     async def connected(self) -> socket.socket:
-        return await soonest((self._by_tcp, self.otherwise), HEAD_START_S)
+        return await soonest((self._by_tcp, self._by_quic), HEAD_START_S)
 
     async def otherwise(self) -> socket.socket:
-        """By QUIC alone: another machine has our places of TCP."""
+        """By QUIC, or at another place of TCP."""
+        return await soonest((self._by_tcp_otherwise, self._by_quic), HEAD_START_S)
+
+    async def _by_quic(self) -> socket.socket:
         try:
             async with asyncio.timeout(QUIC_S):
                 return await said(await self._quic.dial(self._place), self._says)
@@ -148,3 +151,6 @@ class _Both:
 
     async def _by_tcp(self) -> socket.socket:
         return await greeted(await self._tcp.connected(), self._tcp.label)
+
+    async def _by_tcp_otherwise(self) -> socket.socket:
+        return await greeted(await self._tcp.otherwise(), self._tcp.label)

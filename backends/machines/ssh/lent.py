@@ -91,6 +91,8 @@ PROVE_S = 5.0
 """So long another way is seen to answer before it is taken."""
 PROVE_EVERY_S = 0.5
 BUSY_MAX_S = 60.0
+OTHERS_MAX = 8
+"""Other ways that are tried, after other machines answered."""
 LEFT_AFTER_S = 8.0
 """So long a way is silent before it is left; what is sent may hold up a ping."""
 _CHUNK_BYTES = 64 << 10
@@ -201,14 +203,19 @@ async def client_over(
 async def _logged_in(
     made: socket.socket, other: Way | None, host_key: str, **login: Any
 ) -> asyncssh.SSHClientConnection:
-    try:
-        return await client_over(made, host_key, **login)
-    except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed):
-        # As another home's machine at the same private address.
-        if other is not None:
-            with contextlib.suppress(MachineError):
-                return await client_over(await other(), host_key, **login)
-        raise
+    left = OTHERS_MAX
+    while True:
+        try:
+            return await client_over(made, host_key, **login)
+        except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed) as wrong:
+            # As another home's machine at the same private address.
+            if other is None or left == 0:
+                raise
+            left -= 1
+            try:
+                made = await other()
+            except MachineError:
+                raise wrong from None
 
 
 VIA_START_S = 2.0
@@ -324,9 +331,11 @@ class LentConnection(Connection):
         end = self._link.get_extra_info("peername") if self._link is not None else None
         return place(*end[:2]) if end else ""
 
-    def dial_by(self, dial: Dial) -> None:
-        """Dial it by another way from now on."""
+    def dial_by(self, dial: Dial, *, at_once: bool = False) -> None:
+        """Dial it by another way from now on; the back-off stays as it is."""
         self._ways.dial = dial
+        if at_once:
+            self._poked.set()
 
     def _take(self, link: asyncssh.SSHClientConnection) -> None:
         super()._take(link)

@@ -16,6 +16,7 @@ from backends.errors import ControllerError, DllmError
 from backends.machines.join_listener import JoinListener
 from backends.machines.lent_peer import LentPeer, moved_to
 from backends.machines.peers import Peers
+from backends.machines.ssh.lent import LentConnection
 from backends.mesh.discovery import Browser
 from backends.mesh.identity import own_key, public_line, raw_of
 from backends.mesh.messages import PROTOCOL, WorkerHello
@@ -30,6 +31,8 @@ from tests.unit.mesh.lent import lent
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    from backends.mesh.dialling import Dial
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 OTHER_KEY = asyncssh.generate_private_key("ssh-ed25519")
@@ -227,6 +230,14 @@ async def test_a_machine_at_another_address_is_found_by_its_announcement(
         async def unseen(_: LentPeer) -> None:
             pass
 
+        labels: list[str] = []
+        dial_by = LentConnection.dial_by
+
+        def dialled_by(one: LentConnection, dial: Dial, **how: bool) -> None:
+            labels.append(dial.label)
+            dial_by(one, dial, **how)
+
+        monkeypatch.setattr(LentConnection, "dial_by", dialled_by)
         monkeypatch.setattr(Browser, "places_of", announced)
         monkeypatch.setattr(LentPeer, "look", unseen)
         gone = PeerConfig(worker="127.0.0.1:9", host_key=machine.host_key)
@@ -241,6 +252,8 @@ async def test_a_machine_at_another_address_is_found_by_its_announcement(
             await known.peers.close()
         key = own_key(machine.paths.worker_key_file)
         assert set(asked) == {key.get_fingerprint()}
+        # A forged announcement does not stand before the place that is known.
+        assert labels[0] == f"127.0.0.1:9 or {here}"
 
 
 async def test_a_worker_tells_the_addresses_that_it_has_now(

@@ -490,6 +490,26 @@ async def test_a_revoked_console_is_out_within_a_second_or_two(
             pass
 
 
+async def test_other_machines_at_some_of_its_places_keep_nobody_away(
+    paired: LentMachine,
+) -> None:
+    other = asyncssh.generate_private_key("ssh-ed25519")
+    async with contextlib.AsyncExitStack() as stack:
+        places: list[str] = []
+        for _ in range(2):
+            server = await asyncssh.listen("127.0.0.1", 0, server_host_keys=[other])
+            await stack.enter_async_context(server)
+            places.append(f"127.0.0.1:{server.get_port()}")
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        places.append(f"127.0.0.1:{silent.getsockname()[1]}")
+        key_file = paired.console.console_key_file
+        dial = Dialled((*places, *paired.places))
+        connection = LentConnection("nuc", dial, paired.host_key, key_file)
+        await connection.connect()
+        assert connection.place in paired.places
+        await connection.close()
+
+
 async def test_a_pause_ends_what_runs_and_says_so(paired: LentMachine) -> None:
     connection = LentConnection(
         "nuc", Dialled(paired.places), paired.host_key, paired.console.console_key_file
