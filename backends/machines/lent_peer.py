@@ -108,14 +108,14 @@ class LentPeer(SshPeer):
         """Its key is proved: keep the places that it tells."""
         if self._dials:
             return
-        quic, here = self._invited.hello.quic, self._invited.place
+        hello, here = self._invited.hello, self._invited.place
         used = here if here in (*self._places, *self._heard) else ""
-        config = moved_to(self._config, self._invited.hello, used)
+        config = moved_to(self._config, hello, used)
         if config != self._config:
             self._config, self._heard = config, ()
             self._invited.dial_by(self._dial())
             self._show(address=config.worker or "")
-            self._moved(self.name, config, quic)
+            self._moved(self.name, config, _sensible(hello.quic))
 
     async def _search(self) -> None:
         heard = await self._announced(self._config.host_key or "")
@@ -229,8 +229,9 @@ def moved_to(config: PeerConfig, hello: WorkerHello, used: str) -> PeerConfig:
     places = tuple((config.worker or "").split())
     told = tuple(place for place in hello.places if _is_address(place))
     places = _renewed(places, told, used)[:ADDRESSES_MAX]
-    known, quic = parse_quic_place(config.quic) if config.quic else None, hello.quic
-    if quic is None or not quic.makes_sense:
+    known = parse_quic_place(config.quic) if config.quic else None
+    quic = _sensible(hello.quic)
+    if quic is None:
         quic = known
     elif known is not None and known.node == quic.node:
         addresses = _renewed(known.addresses, quic.addresses)[:QUIC_ADDRESSES_MAX]
@@ -238,6 +239,10 @@ def moved_to(config: PeerConfig, hello: WorkerHello, used: str) -> PeerConfig:
     return replace(
         config, worker=" ".join(places), quic=quic.text if quic else config.quic
     )
+
+
+def _sensible(quic: QuicPlace | None) -> QuicPlace | None:
+    return quic if quic is not None and quic.makes_sense else None
 
 
 def _renewed(

@@ -313,7 +313,7 @@ class Peers:
         # So what follows the settings sees no change.
         self._configs[name] = replace(self._configs[name], **places)
         if quic is not None:
-            self._quic.learn(quic)
+            self._quic.learn(quic, heard=True)
 
     async def _announced_at(self, host_key: str) -> tuple[str, ...]:
         from backends.mesh.identity import key_of_line

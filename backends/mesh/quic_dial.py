@@ -51,10 +51,13 @@ class QuicDialler:
         self._waits = False
         self._binding = asyncio.Lock()
 
-    def learn(self, place: QuicPlace) -> None:
-        """Keep the key of a relay that an invitation told, once that is proved."""
+    def learn(self, place: QuicPlace, *, heard: bool = False) -> None:
+        """Keep the key of a relay that an invitation told, once that is proved.
+
+        ``heard``: a machine told it, by itself.
+        """
         if place.access is not None and place.relay_key:
-            self._relays.learn(place.access)
+            self._relays.learn(place.access, heard=heard)
 
     def beside(self, tcp: Dial, place: QuicPlace, says: bytes = b"") -> Dial:
         """A dial by TCP and by QUIC, where ``says`` are the first words."""
@@ -84,7 +87,8 @@ class QuicDialler:
             return None
         # A token proves nothing yet: a key that is known already stays.
         known = self._relays.access(place.relay)
-        return place.access if place.relay_key and not known.key else known
+        is_new = not known.key or self._relays.is_heard(place.relay)
+        return place.access if place.relay_key and is_new else known
 
     async def keep_relays(self, urls: Collection[str]) -> None:
         """Leave the relays that nobody needs any more."""

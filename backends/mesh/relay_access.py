@@ -131,6 +131,8 @@ def own_relay_key(file: Path, *, anew: bool = False) -> str:
 class _Relays(Value, frozen=True, kw_only=True):
     own: str = ""
     keys: dict[str, str] = {}
+    heard: tuple[str, ...] = ()
+    """Those whose key a machine told, and no token of the user."""
 
 
 class RelayFile:
@@ -153,15 +155,22 @@ class RelayFile:
             self._write(msgspec.structs.replace(self._read(), own=""))
             return
         known = self._read()
-        keys = {**known.keys, access.url: access.key}
-        self._write(msgspec.structs.replace(known, own=access.url, keys=keys))
+        self._write(msgspec.structs.replace(_with(known, access), own=access.url))
 
-    def learn(self, access: RelayAccess) -> None:
-        """Keep the key that somebody told, unless one is known for that relay."""
-        known = self._read()
-        if not known.keys.get(access.url):
-            keys = {**known.keys, access.url: access.key}
-            self._write(msgspec.structs.replace(known, keys=keys))
+    def learn(self, access: RelayAccess, *, heard: bool = False) -> None:
+        """Keep the key that a token told, unless one is known for that relay.
+
+        ``heard``: a machine told it, by itself: the key of a token replaces it.
+        """
+        known, url = self._read(), access.url
+        replaces = not heard and url in known.heard
+        is_own = heard and url == known.own
+        if replaces or not (known.keys.get(url) or is_own):
+            self._write(_with(known, access, heard))
+
+    def is_heard(self, url: str) -> bool:
+        """True if a token may tell another key for that relay."""
+        return url in self._read().heard
 
     def forget_all_but(self, urls: Collection[str]) -> None:
         """Forget the keys of other relays, but never of our own."""
@@ -189,3 +198,12 @@ class RelayFile:
                 f"{self._path} cannot be written ({error.strerror})",
                 "Is the disk full, or its folder not yours?",
             ) from error
+
+
+def _with(known: _Relays, access: RelayAccess, heard: bool = False) -> _Relays:
+    others = tuple(url for url in known.heard if url != access.url)
+    return msgspec.structs.replace(
+        known,
+        keys={**known.keys, access.url: access.key},
+        heard=(*others, access.url) if heard else others,
+    )

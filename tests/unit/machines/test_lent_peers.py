@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import asyncssh
 import msgspec
@@ -207,6 +209,25 @@ def test_a_place_of_quic_is_kept_without_the_key_of_its_relay() -> None:
     assert moved_to(moved, told(quic=other), "").quic == other.text
     for nothing in (None, replace(quic, node=b"x")):
         assert moved_to(moved, told(quic=nothing), "") == moved
+
+
+def test_no_place_of_quic_without_sense_is_learnt() -> None:
+    learnt: list[QuicPlace | None] = []
+    place = QuicPlace(node=NODE, relay="http://8.8.8.8:9", relay_key="k")
+    for quic in (place, replace(place, node=b"x")):
+        one = SimpleNamespace(
+            name="nuc",
+            _dials=False,
+            _config=LENT,
+            _places=(),
+            _heard=(),
+            _invited=Mock(hello=told("10.0.0.9:1", quic=quic), place=""),
+            _dial=lambda: None,
+            _show=lambda **_: None,
+            _moved=lambda _, config, quic: learnt.append(quic),
+        )
+        LentPeer._learn_places(cast("LentPeer", one))
+    assert learnt == [place, None]
 
 
 async def test_a_machine_at_another_address_is_found_by_its_announcement(

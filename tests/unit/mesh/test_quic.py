@@ -925,6 +925,22 @@ def test_the_relay_file_is_private_and_keeps_all_keys(tmp_path: Path) -> None:
     assert file.access(one.url) == one
 
 
+def test_the_key_of_a_token_wins_over_one_that_a_machine_told(tmp_path: Path) -> None:
+    file = RelayFile(tmp_path / "relays.json")
+    told = RelayAccess(url="http://10.0.0.1", key="told")
+    file.learn(told, heard=True)
+    assert file.access(told.url) == told
+    good = replace(told, key="good")
+    file.learn(good)
+    for heard in (True, False):
+        file.learn(told, heard=heard)
+        assert file.access(told.url) == good
+    # Nor does a machine tell a key for our own relay, which has none.
+    file.use(RelayAccess(url="http://10.0.0.2"))
+    file.learn(RelayAccess(url="http://10.0.0.2", key="told"), heard=True)
+    assert file.own == RelayAccess(url="http://10.0.0.2")
+
+
 async def test_who_only_dials_leaves_the_port_to_others(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind(("0.0.0.0", 0))
