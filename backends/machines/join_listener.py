@@ -200,16 +200,20 @@ class JoinListener:
             quic,
         )
         self._invited[secret_hash(token.secret)] = float(token.expires_at), name
-        self._write()
+        try:
+            self._write()
+        except OSError as error:
+            log.warning("invitations are lost at the controller's end: %s", error)
         return token
 
     def _write(self) -> None:
         now = time.time()
         good = {h: one for h, one in self._invited.items() if one[0] > now}
-        try:
+        if good:
             write_private(self._kept, msgspec.json.encode(good))
-        except OSError as error:
-            log.warning("invitations are lost at the controller's end: %s", error)
+        else:
+            # A controller starts sooner where there is none.
+            self._kept.unlink(missing_ok=True)
 
     async def _welcome(
         self, made: socket.socket, address: str, known: Callable[[], None]
@@ -269,9 +273,16 @@ class JoinListener:
                 f"{self._name} does not know this token, or it was used already",
                 "Ask for another one.",
             )
-        until, name = self._invited.pop(hashed)
+        until, name = invited = self._invited.pop(hashed)
         # Before it is good for anything: it is never good twice.
-        self._write()
+        try:
+            self._write()
+        except OSError as error:
+            self._invited[hashed] = invited
+            raise MachineError(
+                f"{self._name} cannot write {self._kept} ({error.strerror})",
+                "Use the token again once it can.",
+            ) from error
         if until <= time.time():
             raise MachineError("This token has expired", "Ask for another one.")
         return hashed, name

@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import asyncssh
 import pytest
@@ -181,11 +182,28 @@ async def test_a_token_outlives_the_controller_that_made_it(
     await Joiner(tmp_path / "nuc").worker.join(replace(good, port=port))
     assert [name for name, *_ in console.joined] == ["", "box"]
     assert not console.new_bell().invites
-    assert stat.S_IMODE(console.kept.stat().st_mode) == 0o600
+    assert not console.kept.exists()
     token = console.invite()
+    assert stat.S_IMODE(console.kept.stat().st_mode) == 0o600
     assert token.secret.hex() not in console.kept.read_text()
     console.kept.write_text("[7")
     assert not console.new_bell().invites
+
+
+async def test_a_token_whose_use_cannot_be_kept_is_refused(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be good again after a restart."""
+    token, joiner = console.invite(), Joiner(tmp_path / "nuc")
+    with monkeypatch.context() as patch:
+        full = Mock(side_effect=OSError(28, "No space left on device"))
+        patch.setattr("backends.machines.join_listener.write_private", full)
+        console.invite()
+        with pytest.raises(MachineError, match="No space left"):
+            await joiner.worker.join(token)
+    assert not console.joined
+    await joiner.worker.join(token)
+    assert len(console.joined) == 1
 
 
 async def test_silent_connections_keep_no_joiner_out(
