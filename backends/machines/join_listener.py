@@ -124,7 +124,8 @@ class JoinListener:
         self._awaited: dict[str, Awaited] = {}
         self._kept = kept
         self._invited = _read(kept)
-        self._joined_as: dict[str, str] = {}
+        self._joined_as: dict[str, str | MachineError] = {}
+        """Empty while it joins; an error if it was refused."""
         self._listening: socket.socket | None = None
         self._accepting: list[asyncio.Task[None]] = []
         self._acceptor = Acceptor(self._welcome, log.warning)
@@ -171,9 +172,13 @@ class JoinListener:
         return any(until > time.time() for until, _ in self._invited.values())
 
     def joined_as(self, invitation: str) -> str:
-        """The peer that has used an invitation; empty while it is good."""
+        """The peer that has used an invitation; empty while it is good, or joins."""
         if invitation in self._joined_as:
-            return self._joined_as[invitation]
+            outcome = self._joined_as[invitation]
+            if isinstance(outcome, MachineError):
+                # Each who asks gets one of its own: a raised one grows.
+                raise MachineError(outcome.what, outcome.hint)
+            return outcome
         good = (h for h, (until, _) in self._invited.items() if until > time.time())
         if not any(hashed.startswith(invitation) for hashed in good):
             raise MachineError("Nobody joined in time", "Make another token.")
@@ -254,13 +259,26 @@ class JoinListener:
                 hashed, name = self._used(asked.secret)
                 assert host_key is not None
                 line = public_line(host_key)
-                name = await self._joined(name, asked.name, line)
-                self._joined_as[hashed[:ID_CHARS]] = name
+                await self._join(hashed[:ID_CHARS], name, asked.name, line)
             except DllmError as error:
                 answer = PairAnswer(problem=str(error))
             process.stdin.write(msgspec.json.encode(answer) + b"\n")
             await process.stdin.drain()
             await process.wait_closed()
+
+    async def _join(self, invitation: str, name: str, its_name: str, line: str) -> None:
+        self._joined_as[invitation] = ""
+        broke = MachineError(
+            f"{its_name} did not finish joining", "Make another token."
+        )
+        outcome: str | MachineError = broke
+        try:
+            outcome = await self._joined(name, its_name, line)
+        except DllmError as error:
+            outcome = MachineError(error.what, error.hint)
+            raise
+        finally:
+            self._joined_as[invitation] = outcome
 
     def _used(self, secret: str) -> tuple[str, str]:
         """Use an invitation up; its hash, and the name that the peer is to have."""

@@ -261,7 +261,12 @@ class Peers:
         ``invitation``: as the token's ``id``.
         """
         name = self._join_listener.joined_as(invitation)
-        return self._known[name].peer if name in self._known else None
+        if name and name not in self._known:
+            raise MachineError(
+                f"{name} has joined, and was removed or renamed since",
+                "See dllm-tui peers.",
+            )
+        return self._known[name].peer if name else None
 
     async def _joined(self, name: str, its_name: str, host_key: str) -> str:
         from backends.machines.lent_peer import DIALS

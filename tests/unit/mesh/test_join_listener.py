@@ -109,6 +109,29 @@ async def test_a_token_is_waited_for_until_it_is_used_or_old(
         console.bell.joined_as("0" * 16)
 
 
+async def test_who_waits_for_a_joiner_is_told_while_it_joins_and_why_it_was_refused(
+    console: Console, tmp_path: Path
+) -> None:
+    console.refuses = "There is a peer nuc already"
+    token = console.invite()
+    goes_on = asyncio.Event()
+    joined = console.bell._joined
+
+    async def slowly(*told: str) -> str:
+        await goes_on.wait()
+        return await joined(*told)
+
+    console.bell._joined = slowly
+    joining = asyncio.create_task(Joiner(tmp_path / "nuc").worker.join(token))
+    await until(lambda: not console.bell.invites, "its use")
+    assert console.bell.joined_as(token.id) == ""
+    goes_on.set()
+    with pytest.raises(MachineError, match="There is a peer nuc already"):
+        await joining
+    with pytest.raises(MachineError, match="There is a peer nuc already"):
+        console.bell.joined_as(token.id)
+
+
 async def test_it_joins_and_is_reached_by_its_own_connection(
     console: Console, tmp_path: Path
 ) -> None:
