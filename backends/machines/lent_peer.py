@@ -228,13 +228,13 @@ def moved_to(config: PeerConfig, hello: WorkerHello, used: str) -> PeerConfig:
     """
     places = tuple((config.worker or "").split())
     told = tuple(place for place in hello.places if _is_address(place))
-    places = _renewed(places, told, used)[:ADDRESSES_MAX]
+    places = _renewed(places, told, ADDRESSES_MAX, used)
     known = parse_quic_place(config.quic) if config.quic else None
     quic = _sensible(hello.quic)
     if quic is None:
         quic = known
     elif known is not None and known.node == quic.node:
-        addresses = _renewed(known.addresses, quic.addresses)[:QUIC_ADDRESSES_MAX]
+        addresses = _renewed(known.addresses, quic.addresses, QUIC_ADDRESSES_MAX)
         quic = replace(quic, addresses=addresses, relay=quic.relay or known.relay)
     return replace(
         config, worker=" ".join(places), quic=quic.text if quic else config.quic
@@ -246,13 +246,16 @@ def _sensible(quic: QuicPlace | None) -> QuicPlace | None:
 
 
 def _renewed(
-    known: tuple[str, ...], told: tuple[str, ...], used: str = ""
+    known: tuple[str, ...], told: tuple[str, ...], most: int, used: str = ""
 ) -> tuple[str, ...]:
     first = (used,) if used else ()
-    if not told:
-        return known if used in known else (*first, *known)
-    stay = (place for place in known if not _is_address(place) or _is_public(place))
-    made = tuple(dict.fromkeys((*first, *told, *stay)))
+    names = tuple(place for place in known if not _is_address(place))
+    stay = (place for place in known if place in names or _is_public(place))
+    made = dict.fromkeys((*first, *(told or known), *stay))
+    # The user wrote the names: however much is told, they stay.
+    room = max(0, most - len(names))
+    addresses = tuple(place for place in made if place not in names)[:room]
+    made = tuple(place for place in made if place in (*names, *addresses))[:most]
     return known if set(made) == set(known) else made
 
 

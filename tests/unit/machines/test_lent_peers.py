@@ -181,6 +181,13 @@ def told(*places: str, quic: QuicPlace | None = None) -> WorkerHello:
         # Our own loopback is no place of its.
         ("10.0.0.7:1", ("127.0.0.1:1", "[::1]:1"), "", "="),
         ("10.0.0.7:1", ("x" * 999, "a b:1", "nuc:1", "10.0.0.9"), "", "="),
+        # However much it tells, the name that the user wrote stays.
+        (
+            "nuc.lan:1 8.8.8.8:7",
+            tuple(f"10.0.0.{n}:1" for n in range(11, 19)),
+            "10.0.0.9:1",
+            " ".join(f"10.0.0.{n}:1" for n in (9, *range(11, 17))) + " nuc.lan:1",
+        ),
         # An older one tells nothing.
         ("10.0.0.7:1", (), "10.0.0.7:1", "="),
         ("10.0.0.7:1", (), "10.0.0.9:1", "10.0.0.9:1 10.0.0.7:1"),
