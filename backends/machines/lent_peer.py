@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +22,7 @@ from backends.mesh.dialling import Dialled
 from backends.mesh.messages import PART
 from backends.mesh.quic_place import ADDRESSES_MAX as QUIC_ADDRESSES_MAX
 from backends.mesh.quic_place import parse_quic_place
-from backends.mesh.token import ADDRESSES_MAX
+from backends.mesh.token import ADDRESSES_MAX, place
 from backends.models.identity import identity_of
 from backends.state import PeerWork, Transport
 from backends.state.models import Delivered
@@ -227,7 +227,7 @@ def moved_to(config: PeerConfig, hello: WorkerHello, used: str) -> PeerConfig:
     Names and public addresses stay, for it may not know its own as others see them.
     """
     places = tuple((config.worker or "").split())
-    told = tuple(place for place in hello.places if _is_address(place))
+    told = _useful(hello.places)
     places = _renewed(places, told, ADDRESSES_MAX, used)
     known = parse_quic_place(config.quic) if config.quic else None
     quic = _sensible(hello.quic)
@@ -242,7 +242,27 @@ def moved_to(config: PeerConfig, hello: WorkerHello, used: str) -> PeerConfig:
 
 
 def _sensible(quic: QuicPlace | None) -> QuicPlace | None:
-    return quic if quic is not None and quic.makes_sense else None
+    if quic is None or not quic.makes_sense:
+        return None
+    return replace(quic, addresses=_useful(quic.addresses))
+
+
+def _useful(told: Iterable[str]) -> tuple[str, ...]:
+    """The places where another machine may be, each written in one way."""
+    return tuple(dict.fromkeys(filter(None, map(_written, told))))
+
+
+def _written(told: str) -> str:
+    host, (_, _, port) = _host(told), told.rpartition(":")
+    host = getattr(host, "ipv4_mapped", None) or host
+    # The zone of an address is a word of that machine alone.
+    if host is None or getattr(host, "scope_id", None):
+        return ""
+    is_ours = host.is_loopback or host.is_unspecified or host.is_multicast
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5
+    if is_ours or not is_port or not 0 < int(port) < 1 << 16:
+        return ""
+    return place(str(host), int(port))
 
 
 def _renewed(
@@ -255,8 +275,8 @@ def _renewed(
     # The user wrote the names: however much is told, they stay.
     room = max(0, most - len(names))
     addresses = tuple(place for place in made if place not in names)[:room]
-    made = tuple(place for place in made if place in (*names, *addresses))[:most]
-    return known if set(made) == set(known) else made
+    renewed = tuple(one for one in made if one in (*names, *addresses))[:most]
+    return known if set(renewed) == set(known) else renewed
 
 
 def _host(place: str) -> IPv4Address | IPv6Address | None:

@@ -181,6 +181,20 @@ def told(*places: str, quic: QuicPlace | None = None) -> WorkerHello:
         # Our own loopback is no place of its.
         ("10.0.0.7:1", ("127.0.0.1:1", "[::1]:1"), "", "="),
         ("10.0.0.7:1", ("x" * 999, "a b:1", "nuc:1", "10.0.0.9"), "", "="),
+        (
+            "10.0.0.7:1",
+            ("[::ffff:10.0.0.9]:1", "[FD00:0::9]:01"),
+            "",
+            "10.0.0.9:1 [fd00::9]:1",
+        ),
+        *(
+            ("10.0.0.7:1", (nowhere,), "", "=")
+            for nowhere in (
+                *("0.0.0.0:22", "[::]:22", "[::ffff:127.0.0.1]:22", "224.0.0.1:5"),
+                *("10.0.0.9:5\n", "10.0.0.9:5\x1b[2J", "10.0.0.9:99999", "10.0.0.9:0"),
+                *("10.0.0.9:٣", f"[fe80::1%{'x' * 300}]:5", "fd00::9:5:"),
+            )
+        ),
         # However much it tells, the name that the user wrote stays.
         (
             "nuc.lan:1 8.8.8.8:7",
@@ -212,6 +226,8 @@ def test_a_place_of_quic_is_kept_without_the_key_of_its_relay() -> None:
     early = replace(quic, relay="", addresses=("10.0.0.9:5",))
     moved = moved_to(replace(LENT, quic=public.text), told(quic=early), "")
     assert moved.quic == f"{NODE.hex()} 10.0.0.9:5 8.8.4.4:41 http://8.8.8.8:9"
+    nowhere = replace(early, addresses=("127.0.0.1:5", "0.0.0.0:5", "10.0.0.9:0"))
+    assert moved_to(moved, told(quic=nowhere), "") == moved
     other = replace(early, node=OTHER_NODE)
     assert moved_to(moved, told(quic=other), "").quic == other.text
     for nothing in (None, replace(quic, node=b"x")):
