@@ -60,7 +60,7 @@ def suggested_name(address: str, taken: Collection[str] = ()) -> str:
         host = host.partition(".")[0]
     name = _NO_NAME.sub("-", host).strip("-._")[: NAME_MAX - 3]
     if is_taken(name):
-        name = f"my-{name}"
+        name = f"my-{name}"[: NAME_MAX - 3]
     numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
     return name if name not in taken else next(n for n in numbered if n not in taken)
 

@@ -473,8 +473,13 @@ class Peers:
     def _names_by_key(self) -> dict[str, str]:
         from backends.mesh.identity import key_of_line
 
-        keys = {n: c.host_key for n, c in self._configs.items() if c.host_key}
-        return {key_of_line(key).get_fingerprint(): name for name, key in keys.items()}
+        found: dict[str, str] = {}
+        for name, config in self._configs.items():
+            # One that is no key is of that peer alone.
+            with contextlib.suppress(MachineError):
+                key = key_of_line(config.host_key or "")
+                found[key.get_fingerprint()] = name
+        return found
 
     def _named(self, host_key: str) -> str:
         from backends.mesh.identity import key_of_line
@@ -489,7 +494,10 @@ class Peers:
         host_key = config.host_key or ""
         known = self._named(host_key)
         if not known:
-            return self.add(name or suggested_name(its_name, self._known), config)
+            new = suggested_name(its_name, self._known)
+            # A name of signs that no peer's may have suggests none.
+            new = new or suggested_name("peer", self._known)
+            return self.add(name or new, config)
         before = self._configs[known]
         via = config.via or before.via
         config = replace(before, worker=config.worker, quic=config.quic, via=via)

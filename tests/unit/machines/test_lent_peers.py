@@ -89,8 +89,8 @@ async def known(
     await made.peers.close()
 
 
-def token(*addresses: str, key: asyncssh.SSHKey = KEY) -> str:
-    made: Token = new_token(TokenKind.ADD, "nuc", addresses, 50080, raw_of(key))
+def token(*addresses: str, key: asyncssh.SSHKey = KEY, name: str = "nuc") -> str:
+    made: Token = new_token(TokenKind.ADD, name, addresses, 50080, raw_of(key))
     return made.text
 
 
@@ -111,6 +111,14 @@ async def test_a_machine_that_comes_again_is_one_peer(known: Known) -> None:
     with pytest.raises(ControllerError, match="There is a peer box already"):
         await peers.add_by_token("box", other)
     assert (await peers.add_by_token("", other)).name == "nuc"
+
+
+async def test_no_token_is_used_in_vain(known: Known) -> None:
+    """Neither for a name without a letter, nor for another peer's wrong settings."""
+    known.peers.add("old", PeerConfig(worker="10.0.0.6:1", host_key="ssh-ed25519 x"))
+    for key, named in ((KEY, "peer"), (OTHER_KEY, "peer-2")):
+        text = token("10.0.0.7", key=key, name="書斎")
+        assert (await known.peers.add_by_token("", text)).name == named
 
 
 async def test_a_peer_that_serves_gets_its_new_place_afterwards(known: Known) -> None:
