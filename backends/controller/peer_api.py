@@ -24,6 +24,7 @@ from backends.printable import printable
 from backends.state import (
     EventKind,
     KnownMachine,
+    Peer,
     PeerAnswer,
     PeerInvitation,
     ProvisionMode,
@@ -207,11 +208,15 @@ class PeerApi:
 
     async def _rename(self, request: web.Request) -> web.Response:
         asked, name = await body(request, RenameRequest), _name(request)
-        renamed = await self._peers.rename(name, asked.name)
-        await self._parts.clusters.calibrations.rename(name, asked.name)
+        renamed = await asyncio.shield(self._renamed(name, asked.name))
         told = self._told(request, asked.name)
         told.did(f"renamed the peer {name} to {asked.name}")
         return json_response(renamed)
+
+    async def _renamed(self, name: str, new: str) -> Peer:
+        renamed = await self._peers.rename(name, new)
+        await self._parts.clusters.calibrations.rename(name, new)
+        return renamed
 
     async def _probe(self, request: web.Request) -> web.Response:
         known = self._peers.known(_name(request))

@@ -503,12 +503,16 @@ class Peers:
         config = replace(before, worker=config.worker, quic=config.quic, via=via)
         put_peer(self._paths, known, config)
         if not self._serves(known):
-            await self._release(known)
             self._join_listener.forget(host_key)
-            # The settings may have been followed meanwhile.
-            if known not in self._known:
-                self._take(known, config)
+            await asyncio.shield(self._take_anew(known, known, config))
         return self._known[known].peer
+
+    async def _take_anew(self, name: str, new: str, config: PeerConfig) -> None:
+        """To be shielded: in between nobody looks after it."""
+        await self._release(name)
+        # The settings may have been followed meanwhile.
+        if new not in self._known:
+            self._take(new, config)
 
     async def rename(self, name: str, new: str) -> Peer:
         """Give a peer another name, in the settings, too."""
@@ -516,9 +520,7 @@ class Peers:
         self._require_new(new)
         self._require_idle(name)
         rename_peer(self._paths, name, new)
-        await self._release(name)
-        if new not in self._known:
-            self._take(new, config)
+        await asyncio.shield(self._take_anew(name, new, config))
         return self._known[new].peer
 
     def _require_idle(self, name: str) -> None:

@@ -167,6 +167,33 @@ async def test_a_peer_is_renamed_unless_it_serves(known: Known) -> None:
     assert (await peers.add_by_token("", token("10.0.0.9"))).name == "ada"
 
 
+async def test_who_goes_away_meanwhile_leaves_no_peer_that_nobody_looks_after(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = known.peers
+    goes_on, ends = asyncio.Event(), asyncio.Event()
+
+    async def run(_: StillPeer) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.set()
+            await goes_on.wait()
+
+    monkeypatch.setattr(StillPeer, "run", run)
+    await peers.add_by_token("", token("10.0.0.7"))
+    await asyncio.sleep(0)
+    before = peers._tasks["nuc"]
+    asking = asyncio.create_task(peers.add_by_token("", token("10.0.0.8")))
+    await ends.wait()
+    asking.cancel()
+    await asyncio.wait([asking])
+    goes_on.set()
+    await asyncio.wait([before])
+    await asyncio.sleep(0.01)
+    assert known.shown == {"nuc": "10.0.0.8:50080"}
+
+
 # --- machines that move ---------------------------------------------------------------
 
 LENT = PeerConfig(worker="10.0.0.7:50080", host_key=public_line(KEY))
