@@ -43,7 +43,7 @@ from backends.machines.bare import BarePeer
 from backends.mesh.quic_place import parse_quic_place
 from backends.mesh.token import TokenKind, read_token
 from backends.state import PeerPairing, Transport
-from backends.tasks import end_tasks
+from backends.tasks import TaskSet, end_tasks
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class Peers:
         self._head_id = ""
         self._pairing: tuple[DigitsPairing, asyncio.Task[Peer]] | None = None
         self._pairing_turn = asyncio.Lock()
+        self._moves = TaskSet()
+        self._move_turn = asyncio.Lock()
 
     def get(self, name: str) -> Machine:
         if name == LOCAL:
@@ -184,6 +186,7 @@ class Peers:
     async def close(self) -> None:
         for name in list(self._tasks):
             await self._release(name)
+        await self._moves.end()
         await self._end_pairing()
         if "_join_listener" in self.__dict__:
             await self._join_listener.close()
@@ -309,16 +312,32 @@ class Peers:
         """Keep the places that a lent machine has told, in the settings, too."""
         if name not in self._configs:
             return
+        before = self._configs[name]
         places = {"worker": config.worker, "quic": config.quic}
+        # Before it is written: so what follows the settings sees no change.
+        self._configs[name] = moved = replace(before, **places)
+        self._moves.start(self._keep_move(name, before, moved, quic))
+
+    async def _keep_move(
+        self, name: str, before: PeerConfig, moved: PeerConfig, quic: QuicPlace | None
+    ) -> None:
+        places = {"worker": moved.worker, "quic": moved.quic}
         try:
-            move_peer(self._paths, name, places)
+            async with self._move_turn:
+                if self._configs.get(name) is not moved:
+                    return
+                # Another program may hold its lock for a while.
+                await asyncio.to_thread(move_peer, self._paths, name, places)
         except DllmError as error:
             log.warning("the new place of %s is not kept: %s", name, error)
+            if self._configs.get(name) is moved:
+                self._configs[name] = before
             return
-        # So what follows the settings sees no change.
-        self._configs[name] = replace(self._configs[name], **places)
-        if quic is not None:
-            self._quic.learn(quic, heard=True)
+        try:
+            if quic is not None:
+                self._quic.learn(quic, heard=True)
+        except DllmError as error:
+            log.warning("the relay of %s is not kept: %s", name, error)
 
     async def _announced_at(self, host_key: str) -> tuple[str, ...]:
         from backends.mesh.identity import key_of_line
