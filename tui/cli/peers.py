@@ -210,6 +210,8 @@ async def _paired(client: ControllerClient, pairing: PeerPairing) -> Peer:
     its_name = safe_line(pairing.name)
     say(f"{its_name} and this machine are to show the same digits:")
     say(f"  {format_digits(pairing.digits)}")
+    # Once both agree it is added at any moment.
+    before = {peer.name for peer in await client.peers()}
     agrees = False
     try:
         with prompting():
@@ -220,7 +222,6 @@ async def _paired(client: ControllerClient, pairing: PeerPairing) -> Peer:
     if not agrees:
         raise MachineError(f"{its_name} was not added", "Use a token: dllm-tui worker.")
     say(f"Waiting for the owner of {its_name}.")
-    before = {peer.name for peer in await client.peers()}
     added = await client.pairing_outcome(pairing.digits)
     return await _settled_lent(client, added, before)
 
