@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -266,10 +266,13 @@ def put_peer(paths: Paths, name: str, peer: PeerConfig) -> None:
         if value:
             table[key] = value
 
-    def put(document: TOMLDocument) -> None:
+    def put(document: TOMLDocument) -> str | None:
+        wanted = document.unwrap()
+        wanted.setdefault("peers", {})[name] = table.unwrap()
         if "peers" not in document:
             document["peers"] = tomlkit.table(is_super_table=True)
         document["peers"][name] = table
+        return _as_tables(document, wanted)
 
     _edit(paths, put)
 
@@ -286,11 +289,30 @@ def move_peer(paths: Paths, name: str, places: Mapping[str, str | None]) -> None
 
 
 def rename_peer(paths: Paths, name: str, new: str) -> None:
-    def rename(document: TOMLDocument) -> None:
-        peers = document["peers"]
-        peers[new] = peers.pop(name)
+    def rename(document: TOMLDocument) -> str | None:
+        if name not in document.get("peers", {}):
+            raise DllmError(f"{paths.config_file} has no peer {name} any more")
+        wanted = document.unwrap()
+        wanted["peers"][new] = wanted["peers"].pop(name)
+        document["peers"][new] = document["peers"].pop(name)
+        return _as_tables(document, wanted)
 
     _edit(paths, rename)
+
+
+def _as_tables(document: TOMLDocument, wanted: dict[str, Any]) -> str | None:
+    """The text with its peers as tables at the end, unless it says what is wanted.
+
+    Among dotted keys a new table stands before keys of the top level, and takes them.
+    """
+    import tomlkit
+
+    with suppress(tomllib.TOMLDecodeError):
+        if tomllib.loads(tomlkit.dumps(document)) == wanted:
+            return None
+    document.pop("peers")
+    text = tomlkit.dumps(document).rstrip("\n")
+    return f"{text}\n\n{tomlkit.dumps({'peers': wanted['peers']})}".lstrip("\n")
 
 
 def drop_peer(paths: Paths, name: str) -> None:

@@ -18,6 +18,7 @@ from backends.config import (
     load_config,
     problems,
     put_peer,
+    rename_peer,
     set_value,
 )
 from backends.errors import ControllerError, DllmError, UsageError
@@ -350,6 +351,27 @@ def test_a_socket_path_too_long_is_refused(tmp_path: Path, paths: Paths) -> None
     long = msgspec.structs.replace(paths, runtime_dir=tmp_path / ("x" * 120))
     with pytest.raises(DllmError, match="longer than the system allows"):
         checked_socket(long)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'peers.mini.ssh = "x"\napi_port = 8080\n# mine\n[keys]\n',
+        'peers.mini.ssh = "x"\napi_port = 8080\npeers.nuc.ssh = "y"\n',
+    ],
+)
+def test_a_peer_of_dotted_keys_takes_no_other_key_along(
+    paths: Paths, text: str
+) -> None:
+    write_private(paths.config_file, text.encode())
+    rename_peer(paths, "mini", "ada")
+    assert load_config(paths).api_port == 8080
+    assert load_config(paths).peers["ada"] == PeerConfig(ssh="x")
+    assert ("# mine" in text) == ("# mine" in paths.config_file.read_text())
+    put_peer(paths, "box", PeerConfig(ssh="z"))
+    assert load_config(paths).api_port == 8080
+    with pytest.raises(DllmError, match="no peer mini"):
+        rename_peer(paths, "mini", "ada")
 
 
 def test_peers_are_written_and_removed_beside_what_is_there(paths: Paths) -> None:
