@@ -248,7 +248,7 @@ def _sensible(quic: QuicPlace | None) -> QuicPlace | None:
 
 
 def _useful(told: Iterable[str]) -> tuple[str, ...]:
-    """The places where another machine may be, each written in one way."""
+    # Each is written in one way.
     return tuple(dict.fromkeys(filter(None, map(_written, told))))
 
 

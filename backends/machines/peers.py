@@ -527,7 +527,7 @@ class Peers:
         return self._known[known].peer
 
     async def _take_anew(self, name: str, new: str, config: PeerConfig) -> None:
-        """To be shielded: in between nobody looks after it."""
+        # To be shielded: in between nobody looks after it.
         await self._release(name)
         # The settings may have been followed meanwhile.
         if new not in self._known:

@@ -132,7 +132,7 @@ class _Relays(Value, frozen=True, kw_only=True):
     own: str = ""
     keys: dict[str, str] = {}
     heard: tuple[str, ...] = ()
-    """Those whose key a machine told, and no token of the user."""
+    """The URLs of relays whose key a machine told, and no token of the user."""
 
 
 class RelayFile:
