@@ -318,7 +318,11 @@ def _read(kept: Path) -> dict[str, tuple[float, str]]:
         log.warning("the invitations in %s cannot be read: %s", kept, error)
         return {}
     now = time.time()
-    return {hashed: one for hashed, one in found.items() if one[0] > now}
+    good = {hashed: one for hashed, one in found.items() if one[0] > now}
+    if not good:
+        with contextlib.suppress(OSError):
+            kept.unlink()
+    return good
 
 
 def _is_alive(made: socket.socket) -> bool:
