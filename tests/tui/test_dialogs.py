@@ -194,7 +194,8 @@ async def helps(pilot: Pilot[None], dialog: Dialog[Any], name: str, key: str) ->
 
 def acted(app: DllmApp) -> list[str]:
     calls = app.cluster.calls  # type: ignore[attr-defined]
-    return [name for name, _ in calls if name not in ("memory", "propose")]
+    by_themselves = ("memory", "propose", "joined_peer")
+    return [name for name, _ in calls if name not in by_themselves]
 
 
 def foreign_keys(dialog: Dialog[Any], name: str) -> set[str]:
