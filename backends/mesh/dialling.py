@@ -174,19 +174,26 @@ def _why(task: asyncio.Future[socket.socket]) -> str:
 async def greeted(made: socket.socket, label: str) -> socket.socket:
     """The socket itself, once a worker greets there; else it counts as nobody."""
     try:
-        async with asyncio.timeout(BANNER_S):
-            made.setblocking(False)
-            await until_readable(made)
-            told = made.recv(len(BANNER), socket.MSG_PEEK)
-    except (TimeoutError, OSError):
-        told = b""
+        if not await begins_with(made, BANNER, BANNER_S):
+            raise MachineError(f"No worker answers at {label}")
     except BaseException:
         made.close()
         raise
-    if told != BANNER:
-        made.close()
-        raise MachineError(f"No worker answers at {label}")
     return made
+
+
+async def begins_with(made: socket.socket, banner: bytes, within_s: float) -> bool:
+    """Return true if the other side's first words are these; they are left unread."""
+    head = b""
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(within_s):
+            made.setblocking(False)
+            while True:
+                await until_readable(made)
+                before, head = head, made.recv(len(banner), socket.MSG_PEEK)
+                if head in (banner, before) or not banner.startswith(head):
+                    break
+    return head == banner
 
 
 async def dial_any(places: Sequence[str]) -> socket.socket:

@@ -17,12 +17,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from backends.errors import DllmError, MachineError
-from backends.mesh.dialling import dial_any
+from backends.mesh.dialling import begins_with, dial_any
 from backends.mesh.messages import BANNER
 from backends.mesh.token import ADDRESSES_MAX, place
 from backends.printable import printable
 from backends.state import FoundWorker, FoundWorkers
-from backends.tasks import TaskSet, end_tasks, until_readable
+from backends.tasks import TaskSet, end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -285,12 +285,4 @@ async def _answers(here: str) -> bool:
 
 async def is_worker(made: socket.socket) -> bool:
     """Return true if a worker is there, by its first words; they are left unread."""
-    head = b""
-    with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(ANSWER_S):
-            while True:
-                await until_readable(made)
-                before, head = head, made.recv(len(BANNER), socket.MSG_PEEK)
-                if head in (BANNER, before) or not BANNER.startswith(head):
-                    break
-    return head == BANNER
+    return await begins_with(made, BANNER, ANSWER_S)
