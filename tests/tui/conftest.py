@@ -51,6 +51,8 @@ def _isolated(
         monkeypatch.setattr(Screen, "_compositor_refresh", drawing.draw_later)
         monkeypatch.setattr(Pilot, "pause", drawing.pause_and_draw)
     monkeypatch.setattr(Pilot, "_wait_for_screen", drawing.wait_for_busy)
+    for module in ("textual.app", "textual.pilot"):
+        monkeypatch.setattr(f"{module}.wait_for_idle", drawing.wait_for_idle)
     # A toast of four seconds may be gone before a busy machine has looked for it.
     monkeypatch.setattr(console, "TOAST_S", dict.fromkeys(console.TOAST_S, 3600.0))
     # A plan settles when a test says so: pictures must not depend on its pace.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from textual import _wait
 from textual.app import App
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot, WaitForScreenTimeout
@@ -17,6 +18,9 @@ from textual.screen import Screen
 
 _draw = Screen._compositor_refresh
 _pause = Pilot.pause
+_wait_for_idle = _wait.wait_for_idle
+MOST_TURNS = 1_000
+"""Of a loop in which something is always ready."""
 
 
 def draw_later(screen: Screen[Any]) -> None:
@@ -65,6 +69,20 @@ async def wait_for_busy(pilot: Pilot[Any], timeout: float = 30.0) -> bool:
     if not done:
         raise WaitForScreenTimeout("Widgets did not answer")
     return not left
+
+
+async def wait_for_idle(min_sleep: float = 0.02, max_sleep: float = 1.0) -> None:
+    """Stand in for the ``wait_for_idle`` of textual, which asks for processor time.
+
+    A process that other work keeps from the processor looks idle to it: the next key
+    was pressed while the last one's message still waited.
+    """
+    await _wait_for_idle(min_sleep, max_sleep)
+    loop: Any = asyncio.get_running_loop()
+    for _ in range(MOST_TURNS):
+        if not loop._ready:
+            return
+        await asyncio.sleep(0)
 
 
 def _waits(pump: MessagePump) -> bool:

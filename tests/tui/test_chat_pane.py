@@ -111,7 +111,8 @@ async def test_a_restored_conversation_shows_its_newest_turns() -> None:
         assert sampling(app).temperature == 0.5
         assert "answer 10" in screen_text(app)
         await pilot.press("escape", "home")
-        assert "▲ 3 earlier questions · g shows" in screen_text(app)
+        hint = "▲ 3 earlier questions · g shows"
+        await until(pilot, lambda: hint in screen_text(app))
         await pilot.press("home")
         await until(pilot, lambda: len(app.query(ChatAnswer)) == SHOWN_TURNS + 3)
         transcript = app.query_one(ChatTranscript)
