@@ -262,9 +262,10 @@ async def test_a_newcomer_gets_one_session_and_for_more_is_sent_away_with_one_li
 async def test_a_newcomer_without_a_pairing_does_not_stay(
     machine: LentMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backends.mesh.server.PAIR_S", 0.1)
-    async with newcomer(machine) as link:
-        await until(link.is_closed, "its end")
+    with monkeypatch.context() as impatient:
+        impatient.setattr("backends.mesh.server.PAIR_S", 0.1)
+        async with newcomer(machine) as link:
+            await until(link.is_closed, "its end")
     async with newcomer(machine) as link:
         process = await link.create_process(subsystem=PAIR, encoding=None)
         process.stdin.write(b"{}\n{}\n")
