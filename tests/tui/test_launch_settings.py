@@ -241,7 +241,7 @@ async def test_beside_an_error_no_figure_has_a_tick(started: Started) -> None:
         await until(pilot, lambda: text_of(table).endswith(("✓", "~")))
         await pilot.press("1")
         await until(pilot, lambda: app.screen.query("LaunchRow.-wrong"))
-        assert not text_of(table).endswith(("✓", "~"))
+        await until(pilot, lambda: not text_of(table).endswith(("✓", "~")))
         assert "memory: fix the field above first" in screen_text(app)
         await burst(pilot, "backspace", *"8192")
         await until(pilot, lambda: text_of(table).endswith(("✓", "~")))

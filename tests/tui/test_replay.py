@@ -70,7 +70,8 @@ def fault_of(player: RecordPlayer) -> float:
 async def test_keys_go_to_any_moment(
     make_replay: Callable[..., ReplayApp], player: RecordPlayer, hand: Hand
 ) -> None:
-    async with shown(make_replay()) as pilot:
+    app = make_replay()
+    async with shown(app) as pilot:
         assert player.playing
         hand.now_s = 2.0
         await pilot.press("space", "right")
@@ -88,6 +89,7 @@ async def test_keys_go_to_any_moment(
         await pilot.mouse_down(bar, offset=(bar._track[0] + bar._track[1] // 2, 0))
         await pilot.pause()
         assert player.position_s == pytest.approx(player.duration_s / 2, rel=0.1)
+    app._tick()  # As the timer of a console that ends does now and then.
 
 
 async def test_what_was_told_then_is_shown_and_nothing_later(

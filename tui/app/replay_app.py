@@ -98,8 +98,9 @@ class ReplayApp(DllmApp, inherit_bindings=False):
             await asyncio.sleep(0.01)
 
     def _tick(self) -> None:
-        base = self.screen_stack[0]
-        if not base.is_mounted:
+        # A timer of the app may fire once more when its screens are gone.
+        base = next(iter(self.screen_stack), None)
+        if base is None or not base.is_mounted:
             return
         for bar in base.query(ReplayBar):
             bar.redraw_changed()
