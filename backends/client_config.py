@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from backends.errors import DllmError, UsageError
-from backends.gateway.access import is_loopback
+from backends.gateway.listen_settings import is_loopback
 from backends.planning.blueprint import model_alias
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, Plan, Value
 from backends.writing import write_new

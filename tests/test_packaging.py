@@ -104,7 +104,7 @@ def test_the_wheel_holds_what_other_machines_need(wheel: Path) -> None:
         "backends/machines/native/CMakeLists.txt",
         "backends/machines/native/src/main.cpp",
         "backends/machines/native/src/agent/agent.cpp",
-        "backends/machines/native/src/link/relay.cpp",
+        "backends/machines/native/src/link/forwarder.cpp",
         "backends/machines/native/src/agent/process_dir.cpp",
     ):
         assert wanted in names

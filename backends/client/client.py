@@ -436,7 +436,7 @@ class ControllerClient:
             await self._post("/v1/events", tuple[Event, ...], {"text": what})
             return
         # Imported here because only a build outside of any controller needs it.
-        from backends.controller.responses import actor
+        from backends.controller.http_server import actor
 
         log = EventLog(EventFiles(self._paths.events_dir))
         by = actor(ASKING.get().program, os.getpid())

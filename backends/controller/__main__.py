@@ -22,8 +22,8 @@ with importing(), trusting_nobody():
     from backends.controller.api import Api
     from backends.controller.chat.store import Chats, ChatStore
     from backends.controller.clusters import Clusters
+    from backends.controller.http_server import Listening, Parts
     from backends.controller.lock import hold_lock
-    from backends.controller.responses import Listening, Parts
     from backends.controller.settings_reload import SettingsReloader
     from backends.controller.usage_monitor import UsageMonitor
     from backends.errors import ControllerError, DllmError

@@ -20,11 +20,7 @@ from aiohttp import web
 from backends.controller.chat_api import ChatApi
 from backends.controller.cluster import Cluster
 from backends.controller.event_log import CONTROLLER
-from backends.controller.model_api import ModelApi
-from backends.controller.peer_api import PeerApi
-from backends.controller.preparation import WEIGHT_AGE_S, Preparations
-from backends.controller.process_api import ProcessApi
-from backends.controller.responses import (
+from backends.controller.http_server import (
     Parts,
     asker,
     body,
@@ -38,6 +34,10 @@ from backends.controller.responses import (
     with_the_agent_of_the_asker,
     write_values,
 )
+from backends.controller.model_api import ModelApi
+from backends.controller.peer_api import PeerApi
+from backends.controller.preparation import WEIGHT_AGE_S, Preparations
+from backends.controller.process_api import ProcessApi
 from backends.errors import ControllerError, DllmError, UsageError
 from backends.link.wire import require_possible
 from backends.machine_names import LOCAL

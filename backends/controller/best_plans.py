@@ -22,8 +22,8 @@ from backends.server_settings import CTX_MIN, moving, without_tensor
 from backends.speculation.auto import with_draft_text
 from backends.speculation.gain import likely, predicted_text
 from backends.split.cost import counted_work, forecast, time_text, workload
+from backends.split.device_memory import CTX_STEP, longest, overcommitted, plan_loads
 from backends.split.layout import ranges, ranges_text
-from backends.split.loads import CTX_STEP, longest, overcommitted, plan_loads
 from backends.state import (
     AUTO_DRAFT,
     Alternative,
@@ -204,9 +204,9 @@ def _by_rank(
 
 def _in_part(head: _Head) -> Iterator[tuple[Plan, Forecast]]:
     """Plans with parts of layers elsewhere that fit, or are so much faster."""
-    from backends.split.by_tensor import by_tensor
     from backends.split.moved_experts import moved_experts
     from backends.split.problem import check_pins
+    from backends.split.tensor_parallel import by_tensor
 
     problem, best = head.problem, head.best
     try:
@@ -351,13 +351,13 @@ def _explained(option: Option, objective: Objective | None) -> Told:
 
 def _in_parts(problem: SplitProblem, best: Best | None) -> list[Alternative]:
     """The plans with parts of layers elsewhere, or why there are none."""
-    from backends.split import by_tensor, moved_experts
+    from backends.split import moved_experts, tensor_parallel
     from backends.split.objectives import in_parts
 
     found = []
     if best is not None:
-        parts = by_tensor.by_tensor(problem, best.forecast)
-        found.append(in_parts(by_tensor.NAME, problem, parts))
+        parts = tensor_parallel.by_tensor(problem, best.forecast)
+        found.append(in_parts(tensor_parallel.NAME, problem, parts))
     if any(layer.groups.experts for layer in problem.model.layers):
         whole = best and (best.split, best.forecast)
         parts = moved_experts.moved_experts(problem, whole)

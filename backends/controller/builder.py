@@ -13,7 +13,7 @@ from backends.controller.exit_reasons import failure_of
 from backends.controller.launch_facts import Discovery
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import MachineError, NeverListened, ProcessFailed, about_worker
-from backends.gateway.target import GATEWAY
+from backends.gateway.control_messages import GATEWAY
 from backends.link.relay import worker_of, worker_relay_name
 from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession, ProcessRecord

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from backends.controller.chat.live import LiveChat, messages_of
 from backends.controller.cluster import Cluster
-from backends.controller.responses import (
+from backends.controller.http_server import (
     Parts,
     body,
     frames,
@@ -22,7 +22,7 @@ from backends.controller.responses import (
     start_stream,
     write_values,
 )
-from backends.engine.server import ServerClient
+from backends.engine.llama_client import ServerClient
 from backends.errors import ControllerError
 from backends.state import (
     ChatChange,

@@ -21,7 +21,7 @@ from backends.controller.event_log import CONTROLLER
 from backends.controller.journal import Baseline, Goal, Record
 from backends.controller.reconciler import Reconciler, Trigger
 from backends.errors import ControllerError, DllmError, PeerUnreachable
-from backends.gateway.access import ApiSettings
+from backends.gateway.listen_settings import ApiSettings
 from backends.planning.blueprint import Facts, machines_of, process_name
 from backends.planning.memory_fit import is_same
 from backends.split.flags import check_exact, compile_split

@@ -17,7 +17,7 @@ from backends.controller.memory_usage import PlannedMemory, held_by, memory_of
 from backends.controller.processes import AGENT, ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, UsageError
-from backends.gateway.target import GATEWAY
+from backends.gateway.control_messages import GATEWAY
 from backends.machine_names import LOCAL
 from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machine, Machines

@@ -16,7 +16,7 @@ from backends.controller.links import Links, Transports
 from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
 from backends.controller.steps import Steps
-from backends.gateway.access import ApiSettings, api_settings
+from backends.gateway.listen_settings import ApiSettings, api_settings
 from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machines
 from backends.speculation.auto import TrialBook

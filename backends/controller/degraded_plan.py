@@ -26,10 +26,10 @@ from backends.planning.memory_fit import (
 from backends.planning.proposal import plan_devices
 from backends.speculation.memory import one_of, with_own_layers
 from backends.speculation.methods import methods_of
+from backends.split.device_memory import CTX_STEP, longest, plan_loads
 from backends.split.experts import with_split
 from backends.split.flags import used_workers
 from backends.split.layout import devices, ranges, ranges_text
-from backends.split.loads import CTX_STEP, longest, plan_loads
 from backends.state import (
     AUTO_DRAFT,
     NO_DRAFT,

@@ -19,7 +19,7 @@ from backends.engine.logs import (
     without_requests,
 )
 from backends.errors import DllmError, MachineError, ProcessFailed
-from backends.gateway.target import GATEWAY
+from backends.gateway.control_messages import GATEWAY
 from backends.link.relay import is_relay, worker_relay_name
 from backends.machines.agent import AgentSession, ProcessRecord
 from backends.machines.keep_awake import holds_awake

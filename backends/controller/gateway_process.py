@@ -16,9 +16,15 @@ from backends.controller.exit_reasons import Deaths, failure_of
 from backends.controller.journal import ReplacedServer
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, MachineError, ProcessFailed
-from backends.gateway.access import Access, ApiSettings
 from backends.gateway.control import GatewayLink
-from backends.gateway.target import GATEWAY, PORT_TAKEN, Mode, Target, gateway_argv
+from backends.gateway.control_messages import (
+    GATEWAY,
+    PORT_TAKEN,
+    Mode,
+    Target,
+    gateway_argv,
+)
+from backends.gateway.listen_settings import ApiSettings, ListenSettings
 from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession, ProcessRecord, ProcessSpec
 from backends.machines.machine import Machines
@@ -78,7 +84,7 @@ class Gateway:
         self._before_hold: RequestCounts | None = None
         self.is_drained = False
         """True if new requests wait even while a server is ready."""
-        self.access = Access()
+        self.access = ListenSettings()
         """The access rules of the API; a change takes effect at the next start."""
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()

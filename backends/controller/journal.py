@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from backends.errors import ControllerError
-from backends.gateway.access import ApiSettings
-from backends.gateway.target import Target
+from backends.gateway.control_messages import Target
+from backends.gateway.listen_settings import ApiSettings
 from backends.state import (
     NOT_JSON,
     Failure,

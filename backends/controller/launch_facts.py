@@ -28,13 +28,13 @@ from backends.errors import (
     PlanError,
     about_worker,
 )
-from backends.gateway.access import (
+from backends.gateway.control_messages import GATEWAY
+from backends.gateway.listen_settings import (
     ApiSettings,
     api_settings,
     require_address,
     require_safe,
 )
-from backends.gateway.target import GATEWAY
 from backends.link.relay import direct_in, models_in, worker_relay_name
 from backends.link.transport import (
     LinkTransport,

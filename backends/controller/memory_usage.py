@@ -16,8 +16,8 @@ from backends.machine_names import LOCAL, at_peer
 from backends.paths import Paths, relay_binary
 from backends.planning.memory_fit import ClusterMemory
 from backends.speculation.memory import loads_with_draft, with_draft, with_own_weights
+from backends.split.device_memory import plan_loads
 from backends.split.flags import compile_split
-from backends.split.loads import plan_loads
 from backends.state import (
     ClusterSnapshot,
     ClusterState,

@@ -13,14 +13,14 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from backends.controller.cluster import Cluster
-from backends.controller.preparation import Preparations
-from backends.controller.removals import Removals
-from backends.controller.responses import (
+from backends.controller.http_server import (
     Parts,
     body,
     json_response,
     stream_work,
 )
+from backends.controller.preparation import Preparations
+from backends.controller.removals import Removals
 from backends.engine.download import get_engine
 from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from backends.config import PeerConfig
 from backends.controller.event_recorders import WorkRecorder
-from backends.controller.responses import Parts, body, json_response
+from backends.controller.http_server import Parts, body, json_response
 from backends.errors import DllmError
 from backends.machine_names import LOCAL
-from backends.machines.direct_paths import measure_paths
 from backends.machines.health import READ_S, read_health
 from backends.machines.machine import Machine
+from backends.machines.path_measurement import measure_paths
 from backends.mesh.token import LIFE_S
 from backends.printable import printable
 from backends.state import (

@@ -43,7 +43,7 @@ from backends.controller.memory_usage import (
 )
 from backends.controller.steps import Steps
 from backends.errors import ControllerError, DllmError, PlanError, did_you_mean
-from backends.gateway.access import api_settings
+from backends.gateway.listen_settings import api_settings
 from backends.machine_names import LOCAL
 from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machines
@@ -58,8 +58,8 @@ from backends.planning.memory_fit import require_room, room_for, with_prompt_cac
 from backends.planning.proposal import plan_devices, propose
 from backends.speculation.memory import with_draft
 from backends.split.cost import forecast, with_labs, workload
+from backends.split.device_memory import plan_loads, pool_rooms
 from backends.split.layout import ranges
-from backends.split.loads import plan_loads, pool_rooms
 from backends.state import (
     DEFAULT_CLUSTER,
     NGRAM_DRAFT,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from backends.controller.processes import AGENT
-from backends.controller.responses import (
+from backends.controller.http_server import (
     Parts,
     asker,
     body,
@@ -14,6 +13,7 @@ from backends.controller.responses import (
     start_stream,
     write_values,
 )
+from backends.controller.processes import AGENT
 from backends.controller.usage_monitor import CONTROLLER
 from backends.errors import UsageError, did_you_mean
 from backends.machine_names import LOCAL

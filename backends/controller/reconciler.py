@@ -39,7 +39,7 @@ from backends.errors import (
     PeerUnreachable,
     ProcessFailed,
 )
-from backends.gateway.target import GATEWAY
+from backends.gateway.control_messages import GATEWAY
 from backends.machines.machine import Machine
 from backends.planning.blueprint import (
     SERVER,

@@ -17,16 +17,16 @@ from backends.controller.context import ClusterContext
 from backends.controller.exit_reasons import failure_of
 from backends.controller.links import Links
 from backends.controller.snapshot_store import SnapshotStore
+from backends.engine.llama_client import Counts, Health, ServerClient, Slot
 from backends.engine.logs import LoadLog
-from backends.engine.server import Counts, Health, ServerClient, Slot
 from backends.errors import DllmError, ProcessFailed
 from backends.machine_names import LOCAL
 from backends.machines.agent import AgentSession, ProcessRecord, pid_of
 from backends.machines.machine import Machine
 from backends.planning.blueprint import SERVER, process_name, short_name
+from backends.split.device_memory import plan_loads
 from backends.split.flags import is_relayed, used_workers
 from backends.split.layout import format_layers
-from backends.split.loads import plan_loads
 from backends.split.measured import (
     ServerLog,
     format_in_part,

@@ -18,7 +18,7 @@ from backends.doctor.check import (
     Verdict,
     check_of,
 )
-from backends.doctor.golden import GoldenRun, canary_runs, golden_runs, known_model
+from backends.doctor.golden import GoldenRun, golden_runs, known_model, operator_runs
 from backends.doctor.installation import CHECKS, engine_here
 from backends.doctor.model_checks import differing_weights, other_files, tensors
 from backends.doctor.peer_checks import (
@@ -34,8 +34,8 @@ from backends.errors import DllmError
 from backends.machine_names import LOCAL, at_peer
 from backends.machines.health import read_health
 from backends.machines.local import local_agent_for_now
-from backends.models.canary import write_canary
 from backends.models.download import DEMO_SOURCE
+from backends.models.truncated_model import write_truncated
 from backends.paths import Paths
 from backends.state import ClusterSnapshot, ClusterState, ModelCatalogue, Peer, Value
 from backends.units import format_bytes
@@ -43,7 +43,7 @@ from backends.units import format_bytes
 PEERS = "peers"
 SEARCH_S = 10.0
 POLL_S = 0.1
-CANARY_BYTES_MAX = 512 << 20
+TRUNCATED_BYTES_MAX = 512 << 20
 """More would cross the network for too long."""
 
 
@@ -207,7 +207,7 @@ class _Doctor:
         return found
 
     async def _operators(self) -> list[Check]:
-        """Try the operators of the wanted model on every machine, by a canary."""
+        """Try the operators of the model on every machine, by a truncated one."""
         if not self._wish.model or self._wish.quick or ASKING.get().readonly:
             return []
         if self._is_away:
@@ -217,16 +217,16 @@ class _Doctor:
             return [Check(name="operators", detail=f"left out: {self._first}")]
         model = Path(self._wish.model)
         folder = self._paths.state_dir / "doctor"
-        canary = folder / f"{model.stem}-canary.gguf"
+        truncated = folder / f"{model.stem}-truncated.gguf"
         try:
-            made = await asyncio.to_thread(write_canary, model, canary)
-            if made.layer_bytes > CANARY_BYTES_MAX:
+            made = await asyncio.to_thread(write_truncated, model, truncated)
+            if made.layer_bytes > TRUNCATED_BYTES_MAX:
                 size = format_bytes(made.layer_bytes)
                 what = f"not tried: {made.n_layer} of its layers, {size}, would be sent"
                 return [Check(name="operators", detail=what)]
-            runs = await canary_runs(self._paths, self._peers, str(canary))
+            runs = await operator_runs(self._paths, self._peers, str(truncated))
         finally:
-            canary.unlink(missing_ok=True)
+            truncated.unlink(missing_ok=True)
         return [operator_check(runs, model.name)]
 
     @property

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from backends.client.client import ControllerClient
 from backends.demo import MODEL_PATH, is_bundled
 from backends.engine.fit_params import OUTPUT_TO_HEAD
-from backends.engine.server import GreedyToken, ServerClient
+from backends.engine.llama_client import GreedyToken, ServerClient
 from backends.errors import DllmError
 from backends.machine_names import LOCAL
 from backends.models.download import DEMO_PACKAGE, PACKAGES, demo_model
@@ -186,11 +186,11 @@ async def golden_runs(
     return tuple(found)
 
 
-async def canary_runs(
-    paths: Paths, peers: Sequence[Peer], canary: str
+async def operator_runs(
+    paths: Paths, peers: Sequence[Peer], truncated: str
 ) -> tuple[GoldenRun, ...]:
-    """Have every machine compute a canary: it shows the operators that it lacks."""
-    return tuple(await _each_alone(paths, peers, (), canary))
+    """Compute a truncated model on every machine: it shows the operators it lacks."""
+    return tuple(await _each_alone(paths, peers, (), truncated))
 
 
 async def _each_alone(
@@ -232,7 +232,7 @@ async def golden_run(
     launch_s *= at_once
     try:
         workers = [one for one in machines if one != LOCAL]
-        plan = await _plan(client, workers, model, is_canary=known is None)
+        plan = await _plan(client, workers, model, is_truncated=known is None)
         async with _launched(client, plan, launch_s) as serving:
             if serving.failure is not None or serving.state is not ClusterState.SERVING:
                 return await _failed(client, run, plan, serving.failure)
@@ -247,13 +247,13 @@ async def golden_run(
 
 
 async def _plan(
-    client: ControllerClient, peers: Sequence[str], model: str, *, is_canary: bool
+    client: ControllerClient, peers: Sequence[str], model: str, *, is_truncated: bool
 ) -> Plan:
     """A model on these peers alone; without one on this machine alone."""
-    # A canary's output is as large as the model's, and computes as any matrix does.
+    # Its output is as large as the model's, and computes as any matrix does.
     ask = Ask(
         model=model,
-        extra_args=OUTPUT_TO_HEAD if is_canary and peers else (),
+        extra_args=OUTPUT_TO_HEAD if is_truncated and peers else (),
         workers=0,
         peers=tuple(peers),
         head=LOCAL,

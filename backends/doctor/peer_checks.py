@@ -16,7 +16,7 @@ from backends.doctor.check import (
 )
 from backends.engine.versions import protocols_match
 from backends.machine_names import LOCAL
-from backends.machines.direct_paths import BARE, DIRECT, LOOPBACK, TUNNEL
+from backends.machines.path_measurement import BARE, DIRECT, LOOPBACK, TUNNEL
 from backends.state import (
     EngineInfo,
     Peer,

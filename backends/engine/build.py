@@ -16,8 +16,8 @@ from backends.engine import (
     build_errors,
     children,
     compiling,
-    fetch,
     install,
+    source_download,
 )
 from backends.engine.accelerators import AcceleratorChoice
 from backends.engine.build_errors import disk_errors
@@ -179,7 +179,7 @@ async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
 
 async def _get_source(job: _Job, env: dict[str, str], log: BinaryIO, lock: int) -> None:
     job.tell(EngineStage.FETCH, None, f"Fetching {job.source.requirement} with pip")
-    archive = await fetch.fetch(
+    archive = await source_download.fetch(
         job.source,
         job.folder / "sdist",
         env=env,
@@ -188,7 +188,7 @@ async def _get_source(job: _Job, env: dict[str, str], log: BinaryIO, lock: int) 
         keep_fd=lock,
     )
     job.tell(EngineStage.UNPACK, 0.0, "Unpacking llama.cpp")
-    await fetch.unpack(
+    await source_download.unpack(
         job.source,
         archive,
         job.source_folder,

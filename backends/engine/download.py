@@ -19,7 +19,6 @@ from backends.engine.accelerators import SEEN, Accelerator, look
 from backends.engine.build import build_engine, locked
 from backends.engine.build_errors import ROOM, disk_errors
 from backends.engine.compiling import Here
-from backends.engine.fetch import extract
 from backends.engine.install import WORKER_NAMES, engine_at
 from backends.engine.logs import end_reason
 from backends.engine.releases import (
@@ -30,6 +29,7 @@ from backends.engine.releases import (
     find_release,
     url_of,
 )
+from backends.engine.source_download import extract
 from backends.errors import DllmError, EngineError, MachineError, UsageError
 from backends.machine_queries import MachineQueries
 from backends.paths import Paths

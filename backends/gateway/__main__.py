@@ -17,12 +17,16 @@ with importing(), trusting_nobody():
     from pathlib import Path
 
     from backends.errors import DllmError
-    from backends.gateway.access import Access, access_in, add_arguments
     from backends.gateway.auth import Auth
     from backends.gateway.control import Control
+    from backends.gateway.control_messages import PORT_TAKEN, PROTOCOL, Mode, Target
+    from backends.gateway.listen_settings import (
+        ListenSettings,
+        add_arguments,
+        listen_settings_in,
+    )
     from backends.gateway.proxy import Proxy
     from backends.gateway.server import Listener, Server
-    from backends.gateway.target import PORT_TAKEN, PROTOCOL, Mode, Target
     from backends.tasks import end_tasks
 
 from collections.abc import Callable
@@ -51,7 +55,7 @@ def main() -> int:
     )
     try:
         with asyncio.Runner(loop_factory=_quickest_loop()) as runner:
-            access = access_in(arguments)
+            access = listen_settings_in(arguments)
             runner.run(run(arguments.port, arguments.socket, access))
     except DllmError as error:
         sys.stderr.write(f"The gateway cannot start: {error}\n")
@@ -89,7 +93,7 @@ async def _start_controller() -> None:
     await ensure_running(user_paths())
 
 
-async def run(port: int, socket: Path, access: Access) -> None:
+async def run(port: int, socket: Path, access: ListenSettings) -> None:
     """Serve until a signal says to end.
 
     Raises:

@@ -19,10 +19,15 @@ from aiohttp import web
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 
-from backends.gateway.access import Access, address_of, is_loopback, own_addresses
 from backends.gateway.api_shapes import Refusal
 from backends.gateway.counters import METRICS, metrics
 from backends.gateway.keys import Key, KeyRing
+from backends.gateway.listen_settings import (
+    ListenSettings,
+    address_of,
+    is_loopback,
+    own_addresses,
+)
 from backends.gateway.proxy import Proxy
 from backends.gateway.request import invite
 
@@ -168,7 +173,7 @@ class Allowance:
 class Auth:
     """Lets requests in to a proxy."""
 
-    def __init__(self, proxy: Proxy, access: Access) -> None:
+    def __init__(self, proxy: Proxy, access: ListenSettings) -> None:
         self._proxy = proxy
         self._counters = proxy.counters
         self._access = access

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.errors import DllmError
-from backends.gateway.target import Mode, Target
+from backends.gateway.control_messages import Mode, Target
 from backends.state.base import NOT_JSON
 from backends.state.snapshots import RequestCounts
 from backends.tasks import TaskSet, end_tasks, until_readable

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from backends.gateway.api_shapes import Refusal, meanwhile, unavailable
 from backends.gateway.continuation import CannotResume
+from backends.gateway.control_messages import Mode, Target
 from backends.gateway.reply import LOST, ClientLeft, ResponseWriter
 from backends.gateway.request import RESUMED_BYTES_MAX, BufferedRequest
 from backends.gateway.request_queue import STOPPED, Lost, Queue
 from backends.gateway.resumable_stream import ResumableStream, resumable
-from backends.gateway.target import Mode, Target
 from backends.gateway.upstream import Absent, Upstream, UpstreamAnswer
 from backends.state.snapshots import RequestCounts
 

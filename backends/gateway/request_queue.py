@@ -16,10 +16,10 @@ from contextlib import nullcontext
 from aiohttp import web
 
 from backends.gateway.api_shapes import has_known_end
+from backends.gateway.control_messages import Mode, Target
 from backends.gateway.counters import Count, Counters
 from backends.gateway.reply import KEEP_ALIVE_S, LOST, ResponseWriter
 from backends.gateway.request import BufferedRequest
-from backends.gateway.target import Mode, Target
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from backends.gateway.access import Access, Renewal, server_context
+from backends.gateway.listen_settings import ListenSettings, Renewal, server_context
 from backends.tasks import end_tasks
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Listener:
     killed is started again: whoever connects meanwhile waits for the next one.
     """
 
-    def __init__(self, server: web.Server, access: Access, port: int) -> None:
+    def __init__(self, server: web.Server, access: ListenSettings, port: int) -> None:
         self._server = server
         self._access = access
         self._port = port

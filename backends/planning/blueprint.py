@@ -21,7 +21,7 @@ from backends.engine.argv import (
     worker_argv,
 )
 from backends.engine.ask import Engine
-from backends.gateway.target import GATEWAY, gateway_argv
+from backends.gateway.control_messages import GATEWAY, gateway_argv
 from backends.link.relay import (
     pair_argv,
     relay_argv,
@@ -53,7 +53,7 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from backends.gateway.access import Access
+    from backends.gateway.listen_settings import ListenSettings
     from backends.planning.relay_pairs import Pairing
 
 SERVER = "llama-server"
@@ -131,7 +131,7 @@ def commands(plan: Plan, site: Site) -> tuple[ProcessCommand, ...]:
     )
 
 
-def gateway_command(cluster: str, plan: Plan, access: Access) -> ProcessCommand:
+def gateway_command(cluster: str, plan: Plan, access: ListenSettings) -> ProcessCommand:
     return ProcessCommand(
         machine=LOCAL,
         name=GATEWAY,

@@ -17,11 +17,11 @@ from backends.server_settings import (
     settings_apart,
 )
 from backends.split.buffers import F32_BYTES
+from backends.split.device_memory import overcommitted, plan_loads
 from backends.split.experts import check_experts
 from backends.split.flags import DEVICES_MAX, is_relayed, used_workers
 from backends.split.layout import counts, is_head_cpu, make_split, ranges
 from backends.split.layout import devices as devices_of
-from backends.split.loads import overcommitted, plan_loads
 from backends.state import (
     MTP_DRAFT,
     Ask,

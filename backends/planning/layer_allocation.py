@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.split.buffers import PLAIN, copies, device_compute_bytes, later_bytes
-from backends.split.layout import counts, is_head_cpu, make_split
-from backends.split.loads import (
+from backends.split.device_memory import (
     balance,
     device_loads,
     overcommitted,
@@ -25,6 +24,7 @@ from backends.split.loads import (
     shared_rooms,
     sizes_by_layer,
 )
+from backends.split.layout import counts, is_head_cpu, make_split
 from backends.state import Device, LayerRange, ModelInfo, ServerSettings, Split
 
 

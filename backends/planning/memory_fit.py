@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.planning.proposal import plan_devices
 from backends.speculation.memory import loads_with_draft
-from backends.split.layout import is_head_cpu
-from backends.split.loads import (
+from backends.split.device_memory import (
     DeviceLoad,
     ours_by_pool,
     overcommitted,
@@ -23,6 +22,7 @@ from backends.split.loads import (
     pool_of,
     room_bytes,
 )
+from backends.split.layout import is_head_cpu
 from backends.state import (
     Device,
     DeviceKind,

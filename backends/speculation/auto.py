@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from backends.engine.server import ServerClient
+from backends.engine.llama_client import ServerClient
 from backends.errors import ControllerError, DllmError
 from backends.speculation.gain import WORTH, DraftGain, likely, predicted_text
 from backends.speculation.methods import methods_of

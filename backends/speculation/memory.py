@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from backends.split.buffers import kv_bytes
+from backends.split.device_memory import DeviceLoad, overcommitted, plan_loads
 from backends.split.layout import is_head_cpu, make_split, ranges
-from backends.split.loads import DeviceLoad, overcommitted, plan_loads
 from backends.state import (
     MTP_DRAFT,
     Device,

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from backends.server_settings import moving
+from backends.split.device_memory import layer_bytes
 from backends.split.experts import misplaced, owners
 from backends.split.flags import PlacedDevice, Placement, merge_layers, used_workers
 from backends.split.layout import format_range, ranges, runs_of
-from backends.split.loads import layer_bytes
 from backends.state import (
     DeviceMemory,
     LayerRange,

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from backends.split.cost import MB, expert_work, handed_ms, mean_ms
+from backends.split.device_memory import room_bytes
 from backends.split.experts import as_runs, experts_text, owners
 from backends.split.layout import devices, runs_of, with_idle
-from backends.split.loads import room_bytes
 from backends.split.objectives import (
     crowded_by,
     places_of,

@@ -27,16 +27,16 @@ from backends.split.cost import (
     time_text,
     workload,
 )
-from backends.split.flags import DEVICES_MAX
-from backends.split.layout import counts as counts_of
-from backends.split.layout import is_head_cpu, make_split
-from backends.split.loads import (
+from backends.split.device_memory import (
     CTX_STEP,
     layer_bytes,
     longest,
     overcommitted,
     room_bytes,
 )
+from backends.split.flags import DEVICES_MAX
+from backends.split.layout import counts as counts_of
+from backends.split.layout import is_head_cpu, make_split
 from backends.split.optimiser import (
     DeviceOffer,
     FoundSplit,

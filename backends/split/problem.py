@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError, did_you_mean
 from backends.split.cost import USUAL, CountedWork, Workload, forecast
-from backends.split.loads import DeviceLoad, plan_loads
+from backends.split.device_memory import DeviceLoad, plan_loads
 from backends.split.optimiser import BEAM
 from backends.state import (
     ClusterSpeeds,

@@ -17,7 +17,7 @@
 #endif
 
 #include "input.h"
-#include "link/relay.h"
+#include "link/forwarder.h"
 #include "link/sockets.h"
 
 namespace {
@@ -104,7 +104,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   make_pair(client, relay_client);
   make_pair(worker, relay_worker);
   const auto relaying = runner.start(
-      [&] { dllm::Relay(link, std::move(relay_client), std::move(relay_worker)).run(); });
+      [&] { dllm::Forwarder(link, std::move(relay_client), std::move(relay_worker)).run(); });
   for (const fuzz::Piece& piece : pieces) {
     send_piece(piece.up ? client.get() : worker.get(), piece.bytes);
   }

@@ -20,8 +20,8 @@ from backends.engine.argv import (
     worker_argv,
 )
 from backends.engine.ask import read_engine
+from backends.engine.llama_client import Health, ServerClient
 from backends.engine.logs import LoadLog, clean_lines, end_reason
-from backends.engine.server import Health, ServerClient
 from backends.errors import EngineError
 from backends.machines.agent import AgentSession
 from backends.machines.local import local_agent_for_now

@@ -21,9 +21,9 @@ from backends.engine.install import find_engine
 from backends.engine.logs import LoadLog
 from backends.models.layers import read_model
 from backends.paths import relay_binary, user_paths
+from backends.split.device_memory import plan_loads
 from backends.split.experts import CPU_BUFFER, override_tensor
 from backends.split.layout import even_counts, make_split
-from backends.split.loads import plan_loads
 from backends.state import (
     DeviceMemory,
     EngineInfo,

@@ -16,13 +16,13 @@ from backends.engine.install import find_engine
 from backends.engine.logs import LoadLog
 from backends.models.layers import read_model
 from backends.paths import relay_binary, user_paths
-from backends.split.layout import make_split
-from backends.split.loads import (
+from backends.split.device_memory import (
     DeviceLoad,
     EngineFigures,
     device_loads,
     overcommitted,
 )
+from backends.split.layout import make_split
 from backends.state import Device, EngineInfo, ServerSettings
 from tests.engine.conftest import wait_for
 from tests.engine.test_engine_find import flags_of

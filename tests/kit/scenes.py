@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
-from backends.engine.server import Counts, Health, ServerClient
+from backends.engine.llama_client import Counts, Health, ServerClient
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.control import GatewayLink
-from backends.gateway.target import Target
+from backends.gateway.control_messages import Target
 from backends.speculation import auto
 from backends.state import (
     DEFAULT_CLUSTER,

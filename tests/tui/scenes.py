@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backends.split import by_tensor
+from backends.split import tensor_parallel
 from backends.split.cost import forecast, workload
+from backends.split.device_memory import device_loads
 from backends.split.layout import counts, make_split, ranges
-from backends.split.loads import device_loads
 from backends.state import (
     Alternative,
     ClusterSnapshot,
@@ -142,7 +142,7 @@ def bests(plan: Plan) -> tuple[Alternative, ...]:
         replace(faster, imagined=True),
         _alternative(mini, "solo on box/CUDA0", ids[2:], (48,)),
         Alternative(
-            name=by_tensor.NAME,
+            name=tensor_parallel.NAME,
             head="studio",
             why="not worth it: 95 trips a token: 2.1 tok/s, by layers 25.6 tok/s",
         ),

@@ -14,9 +14,9 @@ from textual.pilot import Pilot
 
 from backends.errors import PlanError
 from backends.server_settings import BY_TENSOR
-from backends.split.by_tensor import NAME
 from backends.split.layout import counts
 from backends.split.moved_experts import NAME as MOVED_NAME
+from backends.split.tensor_parallel import NAME
 from backends.state import (
     NGRAM_DRAFT,
     Alternative,

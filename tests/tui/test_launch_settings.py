@@ -15,9 +15,9 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from backends.errors import PlanError
+from backends.split.device_memory import DeviceLoad, plan_loads
 from backends.split.experts import dropped_text, parse_experts
 from backends.split.layout import make_split
-from backends.split.loads import DeviceLoad, plan_loads
 from backends.state import (
     Ask,
     DeviceMemory,

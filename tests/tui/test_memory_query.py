@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from backends.errors import EngineError
+from backends.split.device_memory import device_loads
 from backends.split.layout import with_counts
-from backends.split.loads import device_loads
 from backends.state import Ask, DeviceMemory, MemorySource, Plan, PlanMemory
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.gateway.access import Access
-from backends.gateway.target import Mode, Target, gateway_argv
+from backends.gateway.control_messages import Mode, Target, gateway_argv
+from backends.gateway.listen_settings import ListenSettings
 from tests.native.stock import (
     cluster,
     free_port,
@@ -105,7 +105,9 @@ def started(stack: ExitStack, version: str, build: Path) -> dict[str, int]:
     wait_for_port(copy)
     socket = work / "gateway.sock"
     process = start(
-        stack, list(gateway_argv("bench", port, socket, Access())), work / "g.log"
+        stack,
+        list(gateway_argv("bench", port, socket, ListenSettings())),
+        work / "g.log",
     )
     asyncio.run(tell(socket, Target(mode=Mode.SERVE, port=direct, server="1")))
     wait_until_up(f"http://127.0.0.1:{port}", process)

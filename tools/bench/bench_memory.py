@@ -19,8 +19,8 @@ from backends.engine.fit_params import MemoryQuestion, ask_memory
 from backends.engine.install import find_engine
 from backends.models.layers import read_model
 from backends.paths import relay_binary, user_paths
+from backends.split.device_memory import ROUNDING_BYTES, EngineFigures, device_loads
 from backends.split.layout import make_split
-from backends.split.loads import ROUNDING_BYTES, EngineFigures, device_loads
 from backends.state import ServerSettings
 from tests.kit.families import FAMILIES, write_header
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
-from backends.engine.server import ServerClient
+from backends.engine.llama_client import ServerClient
 from backends.errors import DllmError
 from backends.split.cost import Workload, forecast, with_labs
 from backends.split.layout import make_split

@@ -25,10 +25,10 @@ from tui.actions import FUNCTION_KEYS, bindings
 from tui.app.messages import Raw
 from tui.model.facts import warnings
 from tui.model.names import SCREENS, model_name
+from tui.widgets.background_errors import report_worker
 from tui.widgets.keys import spelled, with_keys
 from tui.widgets.panes import BALANCED, Arrangement, PaneLayout, PaneRow
 from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
-from tui.widgets.worker_reports import report_worker
 
 Bound = tuple[DOMNode, str]
 

@@ -33,7 +33,7 @@ from tui.cli.worker import read_secret
 from tui.cli.worker_status import show_entry
 
 if TYPE_CHECKING:
-    from backends.mesh.relay_server import RelayTraffic
+    from backends.mesh.iroh_relay import RelayTraffic
 
 EXAMPLES = """
 dllm-tui relay                          on a host that all can reach
@@ -78,8 +78,8 @@ async def run_relay(listen: str, rate: str, clients: int, as_json: bool) -> None
     It also tells each machine the address by which its router shows it.
     """
     from backends.mesh.dialling import listening_at, parse_place
+    from backends.mesh.iroh_relay import RelayServer
     from backends.mesh.reflector import Reflector, reflector_address
-    from backends.mesh.relay_server import RelayServer
 
     def told(text: str) -> None:
         show_entry(LogEntry(at=round(time.time(), 3), text=text), as_json)

@@ -16,12 +16,12 @@ from textual.widgets import Button, Input, Static
 from backends.state import ClusterBrief, Peer
 from tui.actions import bindings
 from tui.model.names import model_name
+from tui.widgets.background_errors import report_worker
 from tui.widgets.inputs import LineInput
 from tui.widgets.keys import key_link
 from tui.widgets.row_list import Choice, ChoiceList
 from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.strips import retitle
-from tui.widgets.worker_reports import report_worker
 
 Result = TypeVar("Result")
 

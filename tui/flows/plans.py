@@ -14,8 +14,8 @@ import msgspec
 from backends.errors import DllmError, disk_errors
 from backends.machine_names import at_peer
 from backends.paths import user_paths
+from backends.split.device_memory import balance
 from backends.split.experts import dropped_text
-from backends.split.loads import balance
 from backends.state import Ask, ClusterSnapshot, ModelInfo, Plan, ProcessState, to_json
 from backends.units import format_gain, format_rate
 from tui.app.console import Flow

@@ -11,14 +11,14 @@ import msgspec
 from backends.machine_names import LOCAL, at_peer
 from backends.speculation.memory import loads_with_draft, with_draft
 from backends.split.cost import CountedWork, Workload, counted_work, forecast, workload
-from backends.split.layout import ranges
-from backends.split.loads import (
+from backends.split.device_memory import (
     DeviceLoad,
     EngineFigures,
     device_loads,
     overcommitted,
     room_bytes,
 )
+from backends.split.layout import ranges
 from backends.state import (
     ClusterSnapshot,
     ClusterSpeeds,

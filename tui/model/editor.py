@@ -15,9 +15,9 @@ import msgspec
 from backends.server_settings import without_tensor
 from backends.speculation.memory import with_draft
 from backends.split.cost import workload
+from backends.split.device_memory import EngineFigures, ours_by_pool
 from backends.split.experts import with_split
 from backends.split.layout import boundaries, move_boundary, reorder
-from backends.split.loads import EngineFigures, ours_by_pool
 from backends.state import (
     DEFAULT_CLUSTER,
     NO_DRAFT,

@@ -16,7 +16,7 @@ from backends.state import MemorySource
 if TYPE_CHECKING:
     from rich.style import Style
 
-    from backends.split.loads import DeviceLoad
+    from backends.split.device_memory import DeviceLoad
     from tui.widgets.palette import Palette
 
 PREDICTED = "~"

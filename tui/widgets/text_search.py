@@ -23,9 +23,9 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from tui.actions import bindings
+from tui.widgets.background_errors import report_worker
 from tui.widgets.inputs import FilterBar
 from tui.widgets.safe_text import safe_line
-from tui.widgets.worker_reports import report_worker
 
 CHARS_AT_ONCE = 16_384
 """Taken in, folded and searched before others have their turn: some milliseconds."""

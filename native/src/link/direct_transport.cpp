@@ -12,16 +12,16 @@ WorkerTransport::Outcome DirectTransport::carry(UniqueFd client) {
     reset_on_close(client.get());
     return Outcome::kWorkerLeft;
   }
-  Relay relay(link_, std::move(client), std::move(worker));
+  Forwarder forwarder(link_, std::move(client), std::move(worker));
   {
     const std::lock_guard lock(mutex_);
-    active_ = &relay;
-    if (ending_) relay.stop();
+    active_ = &forwarder;
+    if (ending_) forwarder.stop();
   }
-  relay.run();
+  forwarder.run();
   const std::lock_guard lock(mutex_);
   active_ = nullptr;
-  return relay.worker_left() ? Outcome::kWorkerLeft : Outcome::kEnded;
+  return forwarder.worker_left() ? Outcome::kWorkerLeft : Outcome::kEnded;
 }
 
 void DirectTransport::stop() {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "endpoint.h"
-#include "relay.h"
+#include "forwarder.h"
 #include "worker_transport.h"
 
 namespace dllm {
@@ -24,7 +24,7 @@ class DirectTransport final : public WorkerTransport {
   Link& link_;
   const Endpoint worker_;
   std::mutex mutex_;  // over everything below
-  Relay* active_ = nullptr;
+  Forwarder* active_ = nullptr;
   bool ending_ = false;
 };
 

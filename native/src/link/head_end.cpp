@@ -16,7 +16,7 @@ namespace {
 
 // Read of a client in one step of the loop.
 constexpr std::size_t kStepBytes = 1 << 20;
-// Between the pieces of a token the loop stays awake for so long, see `Relay`.
+// Between the pieces of a token the loop stays awake for so long, see `Forwarder`.
 constexpr Nanos kAwake = 20 * kNanosPerMicro;
 constexpr std::size_t kBurstBytes = 32 << 10;
 constexpr Nanos kPublishEvery = 100 * kNanosPerMilli;

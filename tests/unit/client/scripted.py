@@ -13,9 +13,7 @@ import msgspec
 from aiohttp import web
 
 from backends.controller.api import LaunchRequest, PrepareRequest
-from backends.controller.lock import hold_lock
-from backends.controller.peer_api import PeerRequest
-from backends.controller.responses import (
+from backends.controller.http_server import (
     body,
     errors_as_values,
     frames,
@@ -24,6 +22,8 @@ from backends.controller.responses import (
     start_stream,
     write_values,
 )
+from backends.controller.lock import hold_lock
+from backends.controller.peer_api import PeerRequest
 from backends.errors import ControllerError
 from backends.paths import Paths
 from backends.planning.memory_fit import is_same

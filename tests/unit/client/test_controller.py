@@ -26,8 +26,8 @@ from backends.client.client import ControllerClient
 from backends.client.http import ASKING, ClientFacts
 from backends.client.start import answers, ensure_running
 from backends.config import PeerConfig, put_peer
+from backends.controller.http_server import Listening
 from backends.controller.lock import lock_holder
-from backends.controller.responses import Listening
 from backends.demo import MODEL_PATH
 from backends.errors import ControllerError
 from backends.paths import Paths, user_paths

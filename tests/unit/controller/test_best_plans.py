@@ -18,14 +18,14 @@ from backends.controller.best_plans import (
 from backends.controller.preparation import imagined_options
 from backends.errors import PlanError
 from backends.planning.cluster_file import EXAMPLE, read_cluster
-from backends.split import by_tensor, objectives
-from backends.split.by_tensor import NAME
+from backends.split import objectives, tensor_parallel
 from backends.split.cost import forecast, workload
 from backends.split.flags import compile_split
 from backends.split.layout import counts, make_split
 from backends.split.moved_experts import NAME as MOVED_NAME
 from backends.split.objectives import Best, best_split
 from backends.split.problem import PartsPlan, SplitProblem
+from backends.split.tensor_parallel import NAME
 from backends.state import (
     Ask,
     ClusterSpeeds,
@@ -262,13 +262,13 @@ async def test_parts_of_tensors_are_searched_once(
     monkeypatch: pytest.MonkeyPatch, aim: Objective | None
 ) -> None:
     searched: list[SplitProblem] = []
-    search = by_tensor.by_tensor
+    search = tensor_parallel.by_tensor
 
     def counted(problem: SplitProblem, by_layers: Forecast) -> PartsPlan:
         searched.append(problem)
         return search(problem, by_layers)
 
-    monkeypatch.setattr(by_tensor, "by_tensor", counted)
+    monkeypatch.setattr(tensor_parallel, "by_tensor", counted)
     await told_of(options()[0], aim, explain=True)
     assert len(searched) == 1
     await best_plans(options()[0])

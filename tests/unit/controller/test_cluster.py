@@ -33,7 +33,7 @@ from backends.controller.reconciler import (
 )
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import ControllerError, PlanError
-from backends.gateway.access import ApiSettings
+from backends.gateway.listen_settings import ApiSettings
 from backends.planning.memory_fit import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
 from backends.state import DeviceMemory, Lab, MeasuredSplit, ModelInfo, Peer, Plan

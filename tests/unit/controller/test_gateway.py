@@ -18,8 +18,8 @@ from backends.controller.event_log import EventFiles, EventLog
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.gateway_process import ApiPortTaken, Gateway
 from backends.controller.snapshot_store import SnapshotStore
-from backends.gateway.access import Access
-from backends.gateway.target import PORT_TAKEN, Target, gateway_argv
+from backends.gateway.control_messages import PORT_TAKEN, Target, gateway_argv
+from backends.gateway.listen_settings import ListenSettings
 from backends.state.snapshots import RequestCounts
 from tests.kit.machines import Cast
 from tests.kit.waiting import until
@@ -57,7 +57,7 @@ async def test_a_port_that_was_taken_for_a_moment_was_taken(
 def test_one_whose_port_is_taken_ends_with_that(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        argv = gateway_argv("default", port, tmp_path / "g.sock", Access())
+        argv = gateway_argv("default", port, tmp_path / "g.sock", ListenSettings())
         ended = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert f"cannot listen at port {port}" in ended.stderr
     assert ended.returncode == PORT_TAKEN

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from backends.controller.api import Api, LaunchRequest
 from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
-from backends.controller.responses import errors_as_values
+from backends.controller.http_server import errors_as_values
 from backends.machines.peers import Peers
 from backends.paths import Paths
 from backends.state import ClusterState, Peer, PeerState, PeerWork, Plan, ProcessRole

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from backends.controller.best_plans import ASKS_MAX, longest_fit
 from backends.errors import PlanError
 from backends.models.layers import read_model
+from backends.split.device_memory import plan_loads
 from backends.split.layout import make_split
-from backends.split.loads import plan_loads
 from backends.state import (
     Device,
     DeviceKind,

@@ -21,7 +21,7 @@ from backends.controller.serving import (
     Watch,
     overall,
 )
-from backends.engine.server import Counts, Slot
+from backends.engine.llama_client import Counts, Slot
 from backends.errors import MachineError
 from backends.split.layout import make_split
 from backends.state import (

@@ -17,7 +17,7 @@ from backends.doctor import golden
 from backends.doctor.check import Verdict
 from backends.doctor.examine import golden_check, operator_check
 from backends.doctor.golden import BUNDLED, SMOLLM2, GoldenRun, KnownAnswer, known_model
-from backends.engine.server import GreedyToken, parse_greedy
+from backends.engine.llama_client import GreedyToken, parse_greedy
 from backends.models.download import DEMO_PACKAGE, PACKAGES
 from backends.paths import user_paths
 from backends.state import Device, Peer
@@ -92,7 +92,7 @@ async def test_runs_at_once_have_as_many_times_as_long(
     monkeypatch.setattr(golden, "_plan", plan)
     device = Device(id="CPU", name="CPU")
     machines = [Peer(name=f"n{n}", devices=(device,)) for n in range(peers)]
-    runs = await golden.canary_runs(user_paths(), machines, "canary.gguf")
+    runs = await golden.operator_runs(user_paths(), machines, "truncated.gguf")
     assert len(runs) == 1 + peers
     assert {run.wrong for run in runs} == {f"it did not serve within {60 * at_once} s"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from backends.doctor.check import RepairKind
 from backends.doctor.peer_checks import network_checks
-from backends.machines.direct_paths import rounds
+from backends.machines.path_measurement import rounds
 from backends.state import Peer, Transport
 from backends.state.health import MeasuredWay
 

@@ -14,7 +14,7 @@ import msgspec
 import psutil
 import pytest
 
-from backends.engine import build_errors, children, compiling, fetch
+from backends.engine import build_errors, children, compiling, source_download
 from backends.engine.ask import list_devices, parse_devices, parse_version
 from backends.engine.versions import SOURCES, Source
 from backends.errors import TAIL_LINES, DllmError, EngineError, MachineError
@@ -128,7 +128,7 @@ async def test_only_llama_cpp_is_unpacked_and_nothing_escapes(tmp_path: Path) ->
         },
     )
     fractions: list[float] = []
-    await fetch.unpack(source, archive, tmp_path / "out", fractions.append)
+    await source_download.unpack(source, archive, tmp_path / "out", fractions.append)
     assert files_below(tmp_path) == [
         "in/demo-1.tar.gz",
         "out/CMakeLists.txt",
@@ -140,7 +140,7 @@ async def test_only_llama_cpp_is_unpacked_and_nothing_escapes(tmp_path: Path) ->
 async def test_an_sdist_without_llama_cpp_is_refused(tmp_path: Path) -> None:
     source, archive = sdist(tmp_path, {"demo-1/setup.py": b""})
     with pytest.raises(EngineError, match="holds no llama"):
-        await fetch.unpack(source, archive, tmp_path / "out")
+        await source_download.unpack(source, archive, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -153,7 +153,7 @@ async def test_a_cancelled_unpack_leaves_no_source(tmp_path: Path) -> None:
     def cancel(_: float) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
-    unpacking = fetch.unpack(source, archive, tmp_path / "out", cancel)
+    unpacking = source_download.unpack(source, archive, tmp_path / "out", cancel)
     task = asyncio.ensure_future(unpacking)
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -165,7 +165,7 @@ async def test_an_sdist_with_the_right_hash_is_not_fetched_again(
 ) -> None:
     source, archive = sdist(tmp_path, {"a": b"a"})
     with (tmp_path / "log").open("wb") as log:
-        found = await fetch.fetch(source, tmp_path, env={}, log=log)
+        found = await source_download.fetch(source, tmp_path, env={}, log=log)
     assert found == archive
     assert (tmp_path / "log").read_bytes() == b""
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import backends.engine
-from backends.engine.server import (
+from backends.engine.llama_client import (
     Counts,
     Health,
     ServerClient,
@@ -226,7 +226,7 @@ async def test_nobody_there() -> None:
 async def test_slots_that_are_late_keep_their_last_reading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("backends.engine.server.POLL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("backends.engine.llama_client.POLL_TIMEOUT_S", 0.2)
     late = asyncio.Event()
 
     async def slots(_: web.Request) -> web.StreamResponse:

@@ -10,11 +10,11 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from backends.gateway.access import Access
 from backends.gateway.auth import Auth
+from backends.gateway.control_messages import Mode, Target
+from backends.gateway.listen_settings import ListenSettings
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
-from backends.gateway.target import Mode, Target
 from tests.kit.waiting import until
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -97,11 +97,11 @@ async def resumed(
 
 
 @asynccontextmanager
-async def gateway(access: Access | None = None) -> AsyncIterator[Stage]:
+async def gateway(access: ListenSettings | None = None) -> AsyncIterator[Stage]:
     """A gateway that has been told nothing; with ``access`` it has a door."""
     async with Proxy() as proxy, aiohttp.ClientSession() as client:
         door = Auth(proxy, access) if access else proxy
-        listener = Listener(Server(door.answer), Access(), 0)
+        listener = Listener(Server(door.answer), ListenSettings(), 0)
         await listener.open()
         port = listener.sockets[0].getsockname()[1]
         try:

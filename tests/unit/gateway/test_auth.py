@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from backends.errors import DllmError, UsageError
 from backends.gateway import auth
 from backends.gateway import server as server_module
-from backends.gateway.access import Access
 from backends.gateway.auth import Allowance, foreign_page, is_from_here, keys_in
 from backends.gateway.keys import Key, KeyFile, KeyRing
+from backends.gateway.listen_settings import ListenSettings
 from backends.paths import user_paths
 from tests.kit.examples import FEW_OR_MANY
 from tests.unit.gateway.gateway_fixture import CHAT, Stage, gateway, upstream
@@ -71,7 +71,9 @@ class Guarded:
 @asynccontextmanager
 async def guarded(folder: Path) -> AsyncIterator[Guarded]:
     file = folder / "keys.json"
-    access = Access(host="0.0.0.0", keys=str(file), body_bytes_max=BODY_BYTES_MAX)
+    access = ListenSettings(
+        host="0.0.0.0", keys=str(file), body_bytes_max=BODY_BYTES_MAX
+    )
     async with gateway(access) as stage:
         there = Guarded(stage, KeyFile(file))
         async with upstream(there.serve) as port:

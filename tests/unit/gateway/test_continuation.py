@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backends.gateway.target import Mode
+from backends.gateway.control_messages import Mode
 from tests.unit.gateway.fake_llama_server import ANSWER, PROMPT, TEXT, FakeLlamaServer
 from tests.unit.gateway.gateway_fixture import gateway, resumed, serving, upstream
 

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from backends.errors import ControllerError
 from backends.gateway import control as control_module
 from backends.gateway import server as server_module
-from backends.gateway.access import Access
 from backends.gateway.control import LINE_BYTES_MAX, Control, GatewayLink
+from backends.gateway.control_messages import Mode, Target
 from backends.gateway.counters import KEYS_MAX, Counters
+from backends.gateway.listen_settings import ListenSettings
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
-from backends.gateway.target import Mode, Target
 from backends.state.snapshots import RequestCounts
 from tests.kit.waiting import until
 
@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def control_of(proxy: Proxy, socket: Path) -> Control:
-    listener = Listener(Server(proxy.answer), Access(), 0)
+    listener = Listener(Server(proxy.answer), ListenSettings(), 0)
     listener.is_open.set()
     return Control(proxy, socket, listener)
 
@@ -58,7 +58,7 @@ class Port:
             return web.Response(text=name)
 
         self.proxy = Proxy()
-        self.listener = Listener(Server(answer), Access(), port)
+        self.listener = Listener(Server(answer), ListenSettings(), port)
         control = Control(self.proxy, socket, self.listener)
         self._keeping = asyncio.create_task(control.keep())
 

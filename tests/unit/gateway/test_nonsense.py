@@ -12,7 +12,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.gateway.target import Mode
+from backends.gateway.control_messages import Mode
 from tests.kit.examples import FEW_OR_MANY
 from tests.kit.waiting import until
 from tests.unit.gateway.gateway_fixture import (

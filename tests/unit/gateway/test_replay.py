@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from backends.gateway import reply
+from backends.gateway.control_messages import Mode
 from backends.gateway.resumable_stream import OFTEN, REPLAYS_MAX, Replay, SentEvents
-from backends.gateway.target import Mode
 from tests.unit.gateway.gateway_fixture import (
     CHAT,
     WHOLE,

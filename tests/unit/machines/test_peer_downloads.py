@@ -14,7 +14,7 @@ from gguf import GGUFReader
 from msgspec.structs import replace
 
 from backends.errors import ModelError, PlanError
-from backends.gateway.access import server_context
+from backends.gateway.listen_settings import server_context
 from backends.machines import peer_downloads
 from backends.machines.machine import stand_ins
 from backends.machines.peer_downloads import (
@@ -36,7 +36,7 @@ from backends.split.layout import make_split
 from backends.state import ModelFile, PeerWork, Plan
 from backends.state.models import Delivered, RemoteFile, RemoteModel
 from tests.kit.local_peer import LocalShell
-from tests.unit.gateway.test_access import certify
+from tests.unit.gateway.test_listen_settings import certify
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.models.hub import Hub
 

@@ -261,8 +261,8 @@ async def test_two_peers_at_once_get_one_archive(
         os.mkdir(tree)
         (tree / "CMakeLists.txt").touch()
 
-    monkeypatch.setattr("backends.engine.fetch.fetch", fetch)
-    monkeypatch.setattr("backends.engine.fetch.unpack", unpack)
+    monkeypatch.setattr("backends.engine.source_download.fetch", fetch)
+    monkeypatch.setattr("backends.engine.source_download.unpack", unpack)
 
     def tell(text: str, fraction: float | None) -> None:
         pass

@@ -22,19 +22,19 @@ from backends.machines.ssh.lent import LentConnection, pair
 from backends.mesh.acceptor import STRANGERS_MAX, Acceptor
 from backends.mesh.connection_limits import RELAYED, Crowd
 from backends.mesh.dialling import Dialled, listening_at
-from backends.mesh.quic import ALPN, SHAKING_MAX, SHAKING_OF_ONE_MAX, QuicEndpoint
-from backends.mesh.quic_dial import QuicDialler
-from backends.mesh.quic_library import bound_endpoint, iroh_library
-from backends.mesh.quic_place import QuicPlace, parse_quic_place
-from backends.mesh.reflector import Reflector, _asked, _connected, keep_reflected
-from backends.mesh.relay_access import RelayAccess, RelayFile, parse_access, try_relay
-from backends.mesh.relay_server import (
+from backends.mesh.iroh_relay import (
     CONFIRMED,
     STRANGERS_OF_ONE_MAX,
     Budget,
     RelayServer,
     _proved,
 )
+from backends.mesh.quic import ALPN, SHAKING_MAX, SHAKING_OF_ONE_MAX, QuicEndpoint
+from backends.mesh.quic_dial import QuicDialler
+from backends.mesh.quic_library import bound_endpoint, iroh_library
+from backends.mesh.quic_place import QuicPlace, parse_quic_place
+from backends.mesh.reflector import Reflector, _asked, _connected, keep_reflected
+from backends.mesh.relay_access import RelayAccess, RelayFile, parse_access, try_relay
 from backends.mesh.token import TokenKind, new_token, read_token
 from backends.state import PeerPath
 from backends.tasks import end_tasks, forever
@@ -548,7 +548,7 @@ async def test_a_relay_slows_down_who_sends_too_much(
             asked[self._rate] += count
             return 0.001
 
-    monkeypatch.setattr("backends.mesh.relay_server.Budget", Counted)
+    monkeypatch.setattr("backends.mesh.iroh_relay.Budget", Counted)
     async with (
         a_relay(rate_bytes_s=200_000) as relay,
         echoing(relay.access) as there,

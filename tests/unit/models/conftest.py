@@ -48,7 +48,7 @@ def forking(forking: None) -> None:
     import huggingface_hub.file_download
     import huggingface_hub.hf_api  # noqa: F401
 
-    import backends.models.fetch  # noqa: F401
+    import backends.models.download_process  # noqa: F401
 
 
 @pytest.fixture

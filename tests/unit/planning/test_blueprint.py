@@ -25,9 +25,9 @@ from backends.planning.blueprint import (
 from backends.planning.checking import remarks, token_bytes
 from backends.planning.proposal import plan_devices
 from backends.planning.relay_pairs import Pairing
+from backends.split.device_memory import plan_loads
 from backends.split.flags import Placement
 from backends.split.layout import make_split
-from backends.split.loads import plan_loads
 from backends.state import Peer, Plan, ProcessRole, ProcessState, WorkerSpec
 from tests.unit.planning.machines import (
     BARE,

@@ -11,8 +11,8 @@ from backends.models.layers import read_model
 from backends.planning.checking import check_holes, check_stand_ins
 from backends.planning.layer_allocation import allocate_layers
 from backends.planning.relay_pairs import CAN_BE_SPARSE, Pairing
+from backends.split.device_memory import device_loads, overcommitted
 from backends.split.layout import make_split
-from backends.split.loads import device_loads, overcommitted
 from backends.state import Device, LayerRange, PairMode, Plan, SparseModel, WorkerSpec
 from tests.unit.planning.machines import MIB, device, model_of
 

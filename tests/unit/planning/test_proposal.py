@@ -20,8 +20,8 @@ from backends.planning.memory_fit import (
     with_prompt_cache,
 )
 from backends.planning.proposal import plan_devices
+from backends.split.device_memory import CTX_STEP, device_loads, plan_loads
 from backends.split.experts import dropped_text
-from backends.split.loads import CTX_STEP, device_loads, plan_loads
 from backends.state import (
     DeviceMemory,
     LayerBytes,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller.snapshot_store import SnapshotStore
-from backends.engine.server import Counts, ServerClient
+from backends.engine.llama_client import Counts, ServerClient
 from backends.errors import ControllerError
 from backends.speculation import auto
 from backends.speculation.auto import (

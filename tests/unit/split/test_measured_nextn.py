@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from backends.models.layers import read_model
+from backends.split.device_memory import layer_bytes
 from backends.split.flags import compile_split
 from backends.split.layout import make_split
-from backends.split.loads import layer_bytes
 from backends.split.measured import ServerLog, held_split
 from backends.state import LayerRange, MeasuredSplit, ModelInfo, Plan, WorkerSpec
 from backends.state.links import DeviceWeights, Held, LayersHeld, WorkerWeights

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from backends.split.cost import is_pipelined
-from backends.split.layout import counts, make_split
-from backends.split.loads import (
+from backends.split.device_memory import (
     EngineFigures,
     balance,
     device_loads,
@@ -16,6 +15,7 @@ from backends.split.loads import (
     plan_loads,
     room_bytes,
 )
+from backends.split.layout import counts, make_split
 from backends.state import (
     Device,
     DeviceMemory,

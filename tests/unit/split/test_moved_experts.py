@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.split import moved_experts as searched
+from backends.split.device_memory import EngineFigures, device_loads, plan_loads
 from backends.split.experts import (
     dropped_text,
     moved_layers,
@@ -18,7 +19,6 @@ from backends.split.experts import (
     with_kept,
 )
 from backends.split.layout import runs_of, with_counts
-from backends.split.loads import EngineFigures, device_loads, plan_loads
 from backends.split.moved_experts import GAIN_MIN, moved_experts
 from backends.split.objectives import best_split
 from backends.split.problem import Pins, SplitProblem

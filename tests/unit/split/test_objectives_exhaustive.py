@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.split.calibration import HEAD_PRIOR, given_speed
 from backends.split.cost import KINDS, Workload
+from backends.split.device_memory import pool_of, room_bytes
 from backends.split.layout import devices, make_split
-from backends.split.loads import pool_of, room_bytes
 from backends.split.objectives import MARGIN, best_split
 from backends.split.problem import Pins, SplitProblem
 from backends.state import (

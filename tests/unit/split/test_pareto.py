@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from backends.split.by_tensor import NAME, by_tensor
 from backends.split.objectives import alternative, best_of_sizes, best_split, in_parts
 from backends.split.pareto import aims_of, pareto_front
 from backends.split.problem import SplitProblem
+from backends.split.tensor_parallel import NAME, by_tensor
 from backends.state import Alternative, Objective, ServerSettings
-from tests.unit.split.test_by_tensor import near
 from tests.unit.split.test_objectives import MODEL, site
+from tests.unit.split.test_tensor_parallel import near
 
 ROOMS = (1.0, 1.5, 0.9)
 

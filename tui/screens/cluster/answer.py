@@ -22,8 +22,8 @@ from backends.state import Answering, Turn
 from backends.units import format_count
 from tui.screens.cluster.answer_text import AnswerText
 from tui.screens.cluster.chat_text import coming_text, ended_text, variant_texts
+from tui.widgets.background_errors import report_worker
 from tui.widgets.safe_text import SafeStream, safe, safe_line
-from tui.widgets.worker_reports import report_worker
 
 SPEAKER_CELLS = 8
 _MAKERS = frozenset({"meta", "ibm", "nvidia", "mistralai", "microsoft", "google"})

@@ -15,8 +15,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.app.console import console_of
+from tui.widgets.background_errors import report_worker
 from tui.widgets.strips import line, selectable, wrapped
-from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from tui.widgets.markdown_rows import MarkdownRows

@@ -15,8 +15,8 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
+from backends.split.device_memory import DeviceLoad
 from backends.split.layout import counts, devices, format_range
-from backends.split.loads import DeviceLoad
 from backends.state import LayerRange, Split
 from backends.units import MS_PER_S
 from tui.actions import bindings

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from backends.split.loads import DeviceLoad
+from backends.split.device_memory import DeviceLoad
 from backends.state import Plan
 from backends.units import format_bytes
 from tui.app.messages import Copyable, Raw

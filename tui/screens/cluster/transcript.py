@@ -21,10 +21,10 @@ from backends.state import Answering, Conversation, Turn
 from backends.units import format_count
 from tui.model.names import model_name
 from tui.screens.cluster.answer import ChatAnswer, ChatQuestion, speaker_of
+from tui.widgets.background_errors import report_worker
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe
 from tui.widgets.text_search import TextLine
-from tui.widgets.worker_reports import report_worker
 
 Key = tuple[str, int, int, float]
 

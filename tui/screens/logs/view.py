@@ -23,8 +23,8 @@ from tui.actions import bindings
 from tui.app.messages import Copyable
 from tui.model.log_levels import LogLevel, level_of, prefix_length
 from tui.screens.logs.lines import LogBuffer, LogFilter, LogRows
+from tui.widgets.background_errors import report_worker
 from tui.widgets.text_search import TextRow
-from tui.widgets.worker_reports import report_worker
 
 LINES_AT_ONCE = 1000
 """Laid out before others have their turn: some milliseconds."""

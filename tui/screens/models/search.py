@@ -13,8 +13,8 @@ from backends.state import ModelCatalogue
 from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.model.names import whole_path
+from tui.widgets.background_errors import report_worker
 from tui.widgets.inputs import FilterBar
-from tui.widgets.worker_reports import report_worker
 
 POLL_S = 0.4
 NAMES_SHOWN = 12

@@ -1,4 +1,4 @@
-#include "relay.h"
+#include "forwarder.h"
 
 #include <sys/socket.h>
 
@@ -10,13 +10,13 @@
 
 namespace dllm {
 
-Relay::Relay(Link& link, UniqueFd client, UniqueFd worker)
+Forwarder::Forwarder(Link& link, UniqueFd client, UniqueFd worker)
     : link_(link),
       client_(std::move(client)),
       session_(link),
       upstream_(link, std::move(worker), [this](Bytes bytes) { deliver(bytes); }) {}
 
-void Relay::run() {
+void Forwarder::run() {
   watch(upstream_.fd());
   std::thread downwards([this] { end_safely([this] { down(); }); });
   end_safely([this] { up(); });
@@ -25,7 +25,7 @@ void Relay::run() {
 }
 
 // Whatever happens ends this connection alone.
-void Relay::end_safely(const std::function<void()>& direction) {
+void Forwarder::end_safely(const std::function<void()>& direction) {
   try {
     direction();
   } catch (const std::exception& error) {
@@ -38,18 +38,18 @@ void Relay::end_safely(const std::function<void()>& direction) {
   }
 }
 
-void Relay::stop() {
+void Forwarder::stop() {
   ::shutdown(client_.get(), SHUT_RDWR);
 }
 
-void Relay::watch(int worker_fd) {
+void Forwarder::watch(int worker_fd) {
   const std::lock_guard lock(link_.mutex);
   link_.worker_fd = worker_fd;
   link_.tally.connected = worker_fd >= 0;
   ++link_.revision;
 }
 
-void Relay::up() {
+void Forwarder::up() {
   std::vector<std::uint8_t> block(kBlockBytes);
   ssize_t count = 0;
   do {
@@ -63,7 +63,7 @@ void Relay::up() {
   upstream_.finish();
 }
 
-bool Relay::forward(Bytes bytes) {
+bool Forwarder::forward(Bytes bytes) {
   ++moved_;
   const Outgoing out = session_.requests(bytes, monotonic_now());
   if (!out.answers.empty()) {
@@ -78,7 +78,7 @@ bool Relay::forward(Bytes bytes) {
   return taken && !out.refused;
 }
 
-void Relay::down() {
+void Forwarder::down() {
   std::vector<std::uint8_t> block(kBlockBytes);
   const bool whole = upstream_.receive(block);
   worker_left_ = !up_has_ended(std::chrono::seconds(0));
@@ -90,7 +90,7 @@ void Relay::down() {
 
 // False when the client takes no more, or reads nothing while its worker has gone: it would keep
 // the place from the next client for ever.
-bool Relay::send_to_client(View bytes) {
+bool Forwarder::send_to_client(View bytes) {
   constexpr int kPatienceMs = std::chrono::milliseconds(kSilence).count();
   while (!bytes.empty()) {
     ssize_t sent = send_some(client_.get(), bytes);
@@ -106,7 +106,7 @@ bool Relay::send_to_client(View bytes) {
 }
 
 // When the client is gone the worker is read on, see `run`.
-void Relay::deliver(Bytes bytes) {
+void Forwarder::deliver(Bytes bytes) {
   // Around both: what is answered from here on must not overtake these bytes.
   const std::lock_guard lock(to_client_);
   const Bytes replies = session_.replies(bytes, monotonic_now());
@@ -117,11 +117,11 @@ void Relay::deliver(Bytes bytes) {
 }
 
 // Waits for the other direction so long at most.
-bool Relay::up_has_ended(std::chrono::seconds patience) {
+bool Forwarder::up_has_ended(std::chrono::seconds patience) {
   return ended_.wait_for(patience) == std::future_status::ready;
 }
 
-void Relay::await_client() {
+void Forwarder::await_client() {
   std::uint64_t before = 0;
   do {
     before = moved_;

@@ -1,4 +1,4 @@
-"""The process that gets a model: ``python -m backends.models.fetch SOURCE FOLDER``.
+"""The process that gets a model, with a source and a folder as its arguments.
 
 It prints its progress as lines of JSON, and ends when its parent does.
 """

@@ -14,7 +14,7 @@
 
 namespace dllm {
 
-class Relay {
+class Forwarder {
  public:
   // Read at once at most, per direction.
   static constexpr std::size_t kBlockBytes = 128 << 10;
@@ -26,7 +26,7 @@ class Relay {
   // closed.
   static constexpr std::chrono::seconds kSilence{2};
 
-  Relay(Link& link, UniqueFd client, UniqueFd worker);
+  Forwarder(Link& link, UniqueFd client, UniqueFd worker);
   // Returns when both directions have ended. What the worker still owes when the client is gone
   // is read and thrown away first: a stock worker dies when it cannot send.
   void run();

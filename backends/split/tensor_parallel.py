@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from backends.server_settings import BY_TENSOR
 from backends.split.buffers import is_unfused
 from backends.split.cost import Work, Workload, layer_work, mean_ms
+from backends.split.device_memory import overcommitted, proportional
 from backends.split.flags import DEVICES_MAX
 from backends.split.layout import devices, is_head_cpu, make_split, with_idle
-from backends.split.loads import overcommitted, proportional
 from backends.split.problem import PartsPlan, SplitProblem
 from backends.split.rpc_traffic import TensorStage, tensor_bytes
 from backends.state import Forecast, Plan

@@ -1,4 +1,4 @@
-"""A canary of a model: its first layers, as large as they are, with holes for bytes.
+"""A truncated model: its first layers, as large as they are, with holes for bytes.
 
 It has the metadata, vocabulary, shapes and types of the model. So an engine needs the
 same operators for it. Only the first layer of each kind is there, with all before it.
@@ -30,7 +30,7 @@ _DROPPED = ("split.", "general.base_model.", "general.dataset.")
 _BLOCK = "blk."
 
 
-class Canary(NamedTuple):
+class TruncatedModel(NamedTuple):
     n_layer: int
     layer_bytes: int
     """Of all its layers: so much a worker is sent."""
@@ -49,7 +49,7 @@ class _Entry(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """The parts of a model that a canary keeps."""
+    """The parts of a model that a truncated model keeps."""
 
     arch: str
     n_layer: int
@@ -58,8 +58,8 @@ class _Shape(NamedTuple):
     used: int
 
 
-def write_canary(model: Path, target: Path) -> Canary:
-    """Write the canary of a model, of any part of it."""
+def write_truncated(model: Path, target: Path) -> TruncatedModel:
+    """Write the truncated form of a model, of any part of it."""
     parts = part_paths(model)
     headers = [read_header(part) for part in parts]
     if headers[0].byte_order != "little":
@@ -88,7 +88,7 @@ def write_canary(model: Path, target: Path) -> Canary:
         # The bytes of the tensors are a hole.
         made.truncate(len(data) + offset)
     layers = [tensor.n_bytes for tensor in kept if _block(tensor.name) >= 0]
-    return Canary(n_layer=shape.kept, layer_bytes=sum(layers))
+    return TruncatedModel(n_layer=shape.kept, layer_bytes=sum(layers))
 
 
 def _shape(metadata: Mapping[str, object], tensors: Iterable[Tensor]) -> _Shape:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from backends.state.base import Value
 
 if TYPE_CHECKING:
-    from backends.gateway.access import Access
+    from backends.gateway.listen_settings import ListenSettings
 
 PROTOCOL = 4
 """Changes when a gateway would misread a controller of this release, or it the gateway:
@@ -58,7 +58,7 @@ class Target(Value, frozen=True, kw_only=True):
 
 
 def gateway_argv(
-    cluster: str, port: int | str, socket: Path | str, access: Access
+    cluster: str, port: int | str, socket: Path | str, access: ListenSettings
 ) -> tuple[str, ...]:
     """The command line of a cluster's gateway.
 

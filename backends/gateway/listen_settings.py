@@ -119,7 +119,7 @@ def is_loopback(text: str) -> bool:
     return address is not None and address.is_loopback
 
 
-class Access(Value, frozen=True, kw_only=True):
+class ListenSettings(Value, frozen=True, kw_only=True):
     """The way in: addresses, TLS, keys, longest request."""
 
     host: str = LOOPBACK
@@ -162,7 +162,7 @@ class Access(Value, frozen=True, kw_only=True):
         return f"{scheme}://{bracketed(host)}:{port}/v1"
 
     def argv(self) -> tuple[str, ...]:
-        usual = Access()
+        usual = ListenSettings()
         return tuple(
             part
             for name in self.__struct_fields__
@@ -176,22 +176,24 @@ def _option(name: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    for name in Access.__struct_fields__:
-        usual = getattr(Access(), name)
+    for name in ListenSettings.__struct_fields__:
+        usual = getattr(ListenSettings(), name)
         parser.add_argument(_option(name), type=type(usual), default=usual)
 
 
-def access_in(arguments: argparse.Namespace) -> Access:
-    return Access(**{n: getattr(arguments, n) for n in Access.__struct_fields__})
+def listen_settings_in(arguments: argparse.Namespace) -> ListenSettings:
+    return ListenSettings(
+        **{n: getattr(arguments, n) for n in ListenSettings.__struct_fields__}
+    )
 
 
-def access_of(config: Config, paths: Paths) -> Access:
+def listen_settings_of(config: Config, paths: Paths) -> ListenSettings:
     """As the settings want it; files count from the folder of ``config.toml``."""
 
     def file(name: str | None) -> str:
         return str(paths.config_dir / Path(name).expanduser()) if name else ""
 
-    return Access(
+    return ListenSettings(
         host=config.api_host,
         certificate=file(config.api_certificate),
         private_key=file(config.api_private_key),
@@ -201,7 +203,7 @@ def access_of(config: Config, paths: Paths) -> Access:
 
 
 class ApiSettings(Value, frozen=True, kw_only=True):
-    access: Access = Access()
+    access: ListenSettings = ListenSettings()
     port: int | None = None
     """The port that is insisted on; None takes the first free one."""
     wait_s: float
@@ -212,14 +214,14 @@ class ApiSettings(Value, frozen=True, kw_only=True):
 
 def api_settings(config: Config, paths: Paths) -> ApiSettings:
     return ApiSettings(
-        access=access_of(config, paths),
+        access=listen_settings_of(config, paths),
         port=config.api_port,
         wait_s=config.api_wait_s,
         drain_s=config.api_drain_s,
     )
 
 
-def require_safe(access: Access) -> None:
+def require_safe(access: ListenSettings) -> None:
     if not access.is_local and not KeyFile(Path(access.keys)).read():
         raise DllmError(
             f"The API is to listen at {access.host} (api_host), and there is no API "
@@ -235,7 +237,7 @@ def require_safe(access: Access) -> None:
         server_context(access.certificate, access.private_key)
 
 
-def require_address(access: Access) -> None:
+def require_address(access: ListenSettings) -> None:
     host = access.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,4 +1,4 @@
-// The whole relay over socket pairs: what goes in comes out, and how each end's leaving is told.
+// A forwarder between two connections, over socket pairs: what goes in comes out, and how each end's leaving is told.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 #include "check.h"
 #include "link/client_queue.h"
-#include "link/relay.h"
+#include "link/forwarder.h"
 #include "link/sockets.h"
 #include "transcript.h"
 
@@ -33,7 +33,7 @@ std::string read_to_end(int fd) {
   return read_text(fd, std::size_t{1} << 30);
 }
 
-// A relay between two sockets of ours.
+// A forwarder between two sockets of ours.
 struct Between {
   explicit Between(bool answers = false, bool guard = true) : link("w", answers, guard) {
     ::signal(SIGPIPE, SIG_IGN);
@@ -77,7 +77,7 @@ struct Between {
 
   Link link;
   UniqueFd client, worker;
-  std::optional<dllm::Relay> relay;
+  std::optional<dllm::Forwarder> relay;
   std::thread thread;
 };
 

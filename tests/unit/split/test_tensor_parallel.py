@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from backends.server_settings import BY_TENSOR, is_by_tensor, without_tensor
-from backends.split.by_tensor import NAME, by_tensor
 from backends.split.cost import pass_cost
 from backends.split.layout import make_split
 from backends.split.objectives import best_split, in_parts
 from backends.split.problem import SplitProblem, parse_pins
 from backends.split.rpc_traffic import TensorStage, tensor_bytes, tensor_trips
+from backends.split.tensor_parallel import NAME, by_tensor
 from backends.state import FlashAttention, Objective, ServerSettings
 from tests.unit.split.test_objectives import FULL, MODEL, site
 

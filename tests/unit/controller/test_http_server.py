@@ -23,12 +23,11 @@ from msgspec.structs import replace
 from backends.client import http
 from backends.client.calls import RequestFailed, _require_whole
 from backends.config import Config
-from backends.controller import chat_api, model_api, responses
+from backends.controller import chat_api, http_server, model_api
 from backends.controller.chat.live import LiveChat
 from backends.controller.chat_api import QuestionQueue, split_now
 from backends.controller.cluster import Cluster
-from backends.controller.model_api import ModelApi
-from backends.controller.responses import (
+from backends.controller.http_server import (
     AGENT_VARIABLE,
     errors_as_values,
     json_response,
@@ -36,6 +35,7 @@ from backends.controller.responses import (
     start_stream,
     with_the_agent_of_the_asker,
 )
+from backends.controller.model_api import ModelApi
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import ControllerError
 from backends.state import (
@@ -120,7 +120,7 @@ class Server:
 async def server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Server]:
-    monkeypatch.setattr(responses, "ALIVE_EVERY_S", 0.05)
+    monkeypatch.setattr(http_server, "ALIVE_EVERY_S", 0.05)
     server = Server(tmp_path / "s")
     runner = web.AppRunner(server.application(), handler_cancellation=True)
     await runner.setup()
@@ -160,7 +160,7 @@ async def test_who_leaves_in_the_middle_of_a_question_is_no_news(
     await server.began.wait()
     writer.close()
     await until(lambda: server.ended == ["asked"])
-    await until(lambda: not responses._at_work)
+    await until(lambda: not http_server._at_work)
     gc.collect()
     assert caplog.text == ""
 

@@ -19,22 +19,22 @@ from cryptography.x509.oid import NameOID
 
 from backends.config import Config, load_config
 from backends.errors import DllmError
-from backends.gateway.access import (
-    Access,
+from backends.gateway.keys import KeyFile
+from backends.gateway.listen_settings import (
+    ListenSettings,
     Renewal,
-    access_in,
-    access_of,
     add_arguments,
+    listen_settings_in,
+    listen_settings_of,
     require_address,
     require_safe,
     server_context,
 )
-from backends.gateway.keys import KeyFile
 from backends.gateway.server import Listener, Server
 from backends.paths import user_paths
 
 
-def certify(folder: Path, *, password: bytes = b"", number: int = 1) -> Access:
+def certify(folder: Path, *, password: bytes = b"", number: int = 1) -> ListenSettings:
     """A certificate for ``localhost`` with its private key, as files."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
@@ -61,52 +61,62 @@ def certify(folder: Path, *, password: bytes = b"", number: int = 1) -> Access:
     files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     files[1].write_bytes(raw)
     files[1].chmod(0o600)
-    return Access(certificate=str(files[0]), private_key=str(files[1]))
+    return ListenSettings(certificate=str(files[0]), private_key=str(files[1]))
 
 
 def test_arguments_say_all_that_is_unusual() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    assert Access().argv() == ()
-    everything = Access(
+    assert ListenSettings().argv() == ()
+    everything = ListenSettings(
         host="::1", certificate="c", private_key="p", keys="k", body_bytes_max=7
     )
-    for access in (Access(), everything):
-        assert access_in(parser.parse_args(access.argv())) == access
+    for access in (ListenSettings(), everything):
+        assert listen_settings_in(parser.parse_args(access.argv())) == access
 
 
 @pytest.mark.parametrize(
     ("access", "hosts", "url"),
     [
-        (Access(), ("127.0.0.1",), "http://127.0.0.1:8/v1"),
-        (Access(host="0.0.0.0"), ("0.0.0.0",), "http://127.0.0.1:8/v1"),
-        (Access(host="::"), ("127.0.0.1", "::"), "http://127.0.0.1:8/v1"),
-        (Access(host="10.1.2.3"), ("127.0.0.1", "10.1.2.3"), "http://10.1.2.3:8/v1"),
-        (Access(host="fd00::1"), ("127.0.0.1", "fd00::1"), "http://[fd00::1]:8/v1"),
-        (Access(certificate="c"), ("127.0.0.1",), "https://127.0.0.1:8/v1"),
+        (ListenSettings(), ("127.0.0.1",), "http://127.0.0.1:8/v1"),
+        (ListenSettings(host="0.0.0.0"), ("0.0.0.0",), "http://127.0.0.1:8/v1"),
+        (ListenSettings(host="::"), ("127.0.0.1", "::"), "http://127.0.0.1:8/v1"),
+        (
+            ListenSettings(host="10.1.2.3"),
+            ("127.0.0.1", "10.1.2.3"),
+            "http://10.1.2.3:8/v1",
+        ),
+        (
+            ListenSettings(host="fd00::1"),
+            ("127.0.0.1", "fd00::1"),
+            "http://[fd00::1]:8/v1",
+        ),
+        (ListenSettings(certificate="c"), ("127.0.0.1",), "https://127.0.0.1:8/v1"),
     ],
 )
-def test_where_it_listens(access: Access, hosts: tuple[str, ...], url: str) -> None:
+def test_where_it_listens(
+    access: ListenSettings, hosts: tuple[str, ...], url: str
+) -> None:
     assert access.hosts == hosts
     assert access.url(8) == url
 
 
 def test_beyond_the_loopback_a_key_is_demanded(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
-    require_safe(Access(keys=str(keys)))
-    require_safe(Access(host="::1", keys=str(keys)))
+    require_safe(ListenSettings(keys=str(keys)))
+    require_safe(ListenSettings(host="::1", keys=str(keys)))
     for host in ("0.0.0.0", "::", "10.1.2.3"):
         with pytest.raises(DllmError, match="keys add NAME"):
-            require_safe(Access(host=host, keys=str(keys)))
+            require_safe(ListenSettings(host=host, keys=str(keys)))
     KeyFile(keys).add("laptop")
-    require_safe(Access(host="0.0.0.0", keys=str(keys)))
+    require_safe(ListenSettings(host="0.0.0.0", keys=str(keys)))
 
 
 def test_an_address_that_is_none_of_ours() -> None:
-    for access in (Access(), Access(host="0.0.0.0")):
+    for access in (ListenSettings(), ListenSettings(host="0.0.0.0")):
         require_address(access)
     with pytest.raises(DllmError, match=r"cannot listen at 203\.0\.113\.9"):
-        require_address(Access(host="203.0.113.9"))
+        require_address(ListenSettings(host="203.0.113.9"))
 
 
 def test_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -120,7 +130,7 @@ def test_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(DllmError, match=r"line 1: api_host cannot be '999\.1\.1\.1'"):
         load_config(paths)
     config = Config(api_certificate="tls/c.pem", api_private_key="~/k.pem")
-    access = access_of(config, paths)
+    access = listen_settings_of(config, paths)
     assert access.certificate == str(paths.config_dir / "tls" / "c.pem")
     assert access.private_key == str(Path.home() / "k.pem")
     assert access.body_bytes_max == 16 << 20
@@ -130,7 +140,7 @@ def test_files_of_tls_that_cannot_be_used(tmp_path: Path) -> None:
     good = certify(tmp_path)
     require_safe(good)
     with pytest.raises(DllmError, match="only one is set"):
-        require_safe(Access(certificate=good.certificate))
+        require_safe(ListenSettings(certificate=good.certificate))
     key = Path(good.private_key)
     key.chmod(0o640)
     with pytest.raises(DllmError, match="chmod 600"):
@@ -140,7 +150,9 @@ def test_files_of_tls_that_cannot_be_used(tmp_path: Path) -> None:
         require_safe(good)
     other = tmp_path / "other"
     other.mkdir()
-    mixed = Access(certificate=good.certificate, private_key=certify(other).private_key)
+    mixed = ListenSettings(
+        certificate=good.certificate, private_key=certify(other).private_key
+    )
     with pytest.raises(DllmError, match="mismatch"):
         require_safe(mixed)
     with pytest.raises(DllmError, match="without a password"):
@@ -148,7 +160,7 @@ def test_files_of_tls_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def standing(access: Access) -> AsyncIterator[int]:
+async def standing(access: ListenSettings) -> AsyncIterator[int]:
     async def answer(request: web.BaseRequest) -> web.Response:
         return web.Response(text="here")
 
@@ -164,7 +176,7 @@ async def standing(access: Access) -> AsyncIterator[int]:
 async def test_an_address_that_is_away_takes_the_api_from_nobody(host: str) -> None:
     """Nor does every address of IPv6: none of IPv4 is among them."""
     async with (
-        standing(Access(host=host)) as port,
+        standing(ListenSettings(host=host)) as port,
         aiohttp.ClientSession() as client,
         client.get(f"http://127.0.0.1:{port}/") as answer,
     ):
