@@ -234,7 +234,7 @@ test-hosts: $(STAMP) $(if $(READY),,engines host-tools)
 	@$(BIN)/pytest $(WAITING_PROCESSES) -m "not trial" tests/hosts $(PYTEST_ARGS)
 
 test-trials: $(STAMP) $(if $(READY),,engines gpu-device host-tools)
-	@$(BIN)/pytest $(WAITING_PROCESSES) -m trial tests $(PYTEST_ARGS)
+	@$(BIN)/pytest $(WAITING_PROCESSES) -m trial tools/trials tests $(PYTEST_ARGS)
 
 test-sanitized: native-sanitized
 

@@ -77,7 +77,9 @@ def test_every_test_that_the_conventions_name_exists() -> None:
     page = (ROOT / "docs" / "conventions.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", page))
     assert len(named) > 40
-    code = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    folders = (ROOT / "tests", ROOT / "tools" / "trials")
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    code = "\n".join(file.read_text() for file in files)
     assert not named - set(re.findall(r"def (test_\w+)\(", code))
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks, trials, recorders and training: run by hand, not by the tests."""
+"""Benchmarks, recorders and training are run by hand; ``make test-all`` runs trials."""

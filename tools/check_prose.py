@@ -46,7 +46,6 @@ CLEAN = (
     "tui/dialogs",
     "tui/entry.py",
     "tui/flows",
-    "tests/conftest.py",
     "tests/engine",
     "tests/gpu",
     "tests/kit",

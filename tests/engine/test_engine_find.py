@@ -34,6 +34,7 @@ from backends.state import (
     ServerSettings,
 )
 from tests.engine.conftest import User
+from tests.kit.engines import flags_of
 from tests.kit.models import write_llama
 from tests.native.stock import free_port, start, wait_for_port, wait_until_up
 
@@ -71,12 +72,6 @@ def fresh(tmp_path: Path) -> Paths:
 async def agent(tmp_path: Path) -> AsyncIterator[AgentSession]:
     async with local_agent_for_now(tmp_path / "run") as agent:
         yield agent
-
-
-async def flags_of(location: EngineInfo) -> frozenset[str]:
-    paths = user_paths()
-    async with local_agent_for_now(paths.run_dir) as agent:
-        return (await read_engine(agent, location, paths)).flags
 
 
 @pytest.fixture(scope="module")

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["engine"]
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent.name
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 LOG_CHARS = 2000
 _LEFTOVER_PATIENCE_S = 20.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here is marked, and skipped with the reason where it cannot run."""
+    """Mark tests and trials of other machines; skip them where they cannot run."""
     reason = missing()
     for item in items:
-        if item.path.is_relative_to(_HERE):
+        if item.path.parent.name == _FOLDER:
             item.add_marker(pytest.mark.hosts)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -67,7 +67,7 @@ def network(machines: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
 
 
 @pytest.fixture(autouse=True)
-def _every_task_is_awaited(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def every_task_is_awaited(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """What a task ends with is heard by somebody."""
     yield
     gc.collect()

@@ -1,1 +1,1 @@
-"""Long random trials: kills, soaks and machines that stand still."""
+"""Long random trials: kills, soaks, and figures beside those of real engines."""

@@ -11,11 +11,11 @@ import pytest
 
 from backends.state import Ask, ClusterState
 from tests.engine.driving import client_of, serving, settled
-from tests.engine.test_kills_often import KILLS, pid_of, told
 from tests.hosts.proc import alive
 from tests.hosts.reaching import until
 from tests.hosts.user import MODEL, prepared
 from tests.kit.processes import kill_all
+from tools.trials.engine.test_kills_often import KILLS, pid_of, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

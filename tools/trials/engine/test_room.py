@@ -25,7 +25,7 @@ from backends.split.device_memory import (
 from backends.split.layout import make_split
 from backends.state import Device, EngineInfo, ServerSettings
 from tests.engine.conftest import wait_for
-from tests.engine.test_engine_find import flags_of
+from tests.kit.engines import flags_of
 from tests.kit.models import write_llama
 from tests.native.stock import engine as pinned_engine
 from tests.native.stock import free_port, start, wait_for_port

@@ -33,7 +33,7 @@ from backends.state import (
     ServerSettings,
 )
 from tests.engine.conftest import wait_for
-from tests.engine.test_engine_find import flags_of
+from tests.kit.engines import flags_of
 from tests.kit.models import write_llama
 from tests.native.stock import engine as pinned_engine
 from tests.native.stock import free_port, start, start_worker
