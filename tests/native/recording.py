@@ -1,23 +1,19 @@
-"""A relay that only copies and remembers every byte, and files of what passed."""
+"""Files of what passed between a client and a worker, and playing it again."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import socket
 import struct
 import tarfile
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Self
 
 from tests.native.relaying import HELLO, Relay, Worker, in_thread, receive
 
-BLOCK_BYTES = 1 << 20
 FOLDER = Path(__file__).with_name("recordings")
 ABOUT = "about.json"
 REQUEST_HEADER_BYTES, REPLY_HEADER_BYTES = 9, 8
@@ -35,12 +31,6 @@ class Recording:
 
     def stream(self, up: bool) -> bytes:
         return b"".join(part for way, part in self.pieces if way == up)
-
-    def pack(self) -> bytes:
-        return b"".join(
-            struct.pack("<cQ", b">" if up else b"<", len(data)) + data
-            for up, data in self.turns()
-        )
 
     @classmethod
     def unpack(cls, packed: bytes) -> Recording:
@@ -67,19 +57,6 @@ class Session:
         version = first.stream(up=False)[REPLY_HEADER_BYTES:][:3]
         return ".".join(str(number) for number in version)
 
-    def save(self, file: Path) -> None:
-        file.parent.mkdir(exist_ok=True)
-        with tarfile.open(file, "w:xz") as archive:
-            self._add(archive, ABOUT, json.dumps(self.about, indent=1).encode())
-            for index, recording in enumerate(self.recordings):
-                self._add(archive, f"{index:02}", recording.pack())
-
-    @staticmethod
-    def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-        member = tarfile.TarInfo(name)
-        member.size = len(data)
-        archive.addfile(member, io.BytesIO(data))
-
     @classmethod
     def load(cls, file: Path) -> Session:
         with tarfile.open(file) as archive:
@@ -88,61 +65,6 @@ class Session:
         about = json.loads(data.pop(ABOUT))
         return cls(about, [Recording.unpack(data[name]) for name in sorted(data)])
 
-
-class Recorder:
-    """Listens before a worker, one connection at a time, as the worker itself does."""
-
-    def __init__(self, worker_port: int) -> None:
-        self.recordings: list[Recording] = []
-        self._worker = ("127.0.0.1", worker_port)
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port = int(self._listener.getsockname()[1])
-        self._serving = in_thread(self._serve)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._serving.join()
-        self._listener.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with client, socket.create_connection(self._worker) as worker:
-                self._record(client, worker)
-
-    def _record(self, client: socket.socket, worker: socket.socket) -> None:
-        recording = Recording()
-        self.recordings.append(recording)
-        lock = threading.Lock()
-        upwards = in_thread(lambda: copy(client, worker, recording, lock, up=True))
-        copy(worker, client, recording, lock, up=False)
-        upwards.join()
-
-
-def copy(
-    source: socket.socket,
-    target: socket.socket,
-    recording: Recording,
-    lock: threading.Lock,
-    *,
-    up: bool,
-) -> None:
-    """One direction, to its end; a piece is noted before it is passed on."""
-    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    while data := source.recv(BLOCK_BYTES):
-        with lock:
-            recording.pieces.append((up, data))
-        target.sendall(data)
-    target.shutdown(socket.SHUT_WR)
-
-
-# --- Playing a recorded conversation again through a relay, both ends of it ---
 
 Cut = Callable[[bytes], list[bytes]]
 

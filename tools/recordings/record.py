@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.kit.models import write_llama
-from tests.native.recording import FOLDER, Recorder, Session
+from tests.native.recording import FOLDER, Session
 from tests.native.stock import Cluster, free_port, start, wait_for_port, wait_until_up
+from tools.recordings.recorder import Recorder, save
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,7 +194,7 @@ def main(args: Sequence[str]) -> None:
         session = record(build, options.source, Path(folder))
     parts = [session.protocol() or "no-hello", options.variant]
     file = FOLDER / ("-".join(filter(None, parts)) + ".tar.xz")
-    session.save(file)
+    save(session, file)
     sys.stdout.write(f"{file}: {file.stat().st_size} bytes\n")
 
 

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.kit.models import write_llama
-from tests.native.recording import FOLDER, REQUEST_HEADER_BYTES, Recorder, Recording
+from tests.native.recording import FOLDER, REQUEST_HEADER_BYTES, Recording
 from tests.native.recording import Session as Recorded
 from tests.native.stock import engine, server, start_worker
+from tools.recordings.recorder import Recorder, save
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -175,7 +176,7 @@ def main(args: Sequence[str]) -> None:
     }
     session = Recorded(about, [make_recording(longest)])
     file = FOLDER / "depth" / f"{options.version}-{options.variant}.tar.xz"
-    session.save(file)
+    save(session, file)
     sys.stdout.write(f"{file}: {file.stat().st_size} bytes\n")
 
 

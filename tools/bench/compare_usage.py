@@ -2,14 +2,13 @@
 
 Needs the driver, Python and a C++20 compiler, and nothing else of this project:
 
-    python3 tests/gpu/compare_usage.py [DLLM-RELAY]
+    python3 tools/bench/compare_usage.py [DLLM-RELAY]
 
 Without a helper program that runs it compiles one. It keeps the first GPU busy and
 asks both several times. It prints a table, and ends with 1 if they differ by more than
 two readings a moment apart may.
 """
 
-# ruff: noqa: T201 -- a table on standard output is what it is for
 from __future__ import annotations
 
 import ctypes
