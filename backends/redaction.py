@@ -33,7 +33,7 @@ _KEY_PATH = re.compile(
 _SECRET_FLAG = re.compile(
     # Looks at the end first: else its time grows with the square of the length.
     r"-{1,2}(?!-)(?=[^\s=]*\Z)(?:p|sys|hft|private|identity-file"
-    r"|(?!no-|cache-prompt$|key-stdin$|slot-prompt-similarity$)"
+    r"|(?!no-|cache-prompt$|slot-prompt-similarity$)"
     r"[^\s=]*(?:key|token(?!s)|pass|secret|header|prompt(?!s))[^\s=]*)"
 )
 _SECRET_MEMBER = re.compile(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FREE = frozenset(
     (
         *("watch", "records", "stop", "remove", "orphans", "log", "free_port"),
-        *("memory", "lease", "relay_version", "port_owner", "machine", "usage"),
+        *("memory", "lease", "port_owner", "machine", "usage"),
     )
 )
 """Verbs about its own processes, and about the machine as a whole."""

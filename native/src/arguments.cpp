@@ -73,11 +73,8 @@ sigset_t block_ending_signals() {
   return signals;
 }
 
-void print_ports(int port, int pair_port) {
-  json::Object object;
-  object.number("port", port);
-  if (pair_port) object.number("pair_port", pair_port);
-  const std::string line = object.number("pid", ::getpid()).line();
+void print_port(int port) {
+  const std::string line = json::Object().number("port", port).number("pid", ::getpid()).line();
   std::fputs(line.c_str(), stdout);
   std::fflush(stdout);
 }

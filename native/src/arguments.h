@@ -41,6 +41,6 @@ Nanos seconds_for(const std::string& option, const std::string& value);
 sigset_t block_ending_signals();
 
 // What a command that listens says once it does: {"port": …, "pid": …} on standard output.
-void print_ports(int port, int pair_port = 0);
+void print_port(int port);
 
 }  // namespace dllm

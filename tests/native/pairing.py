@@ -14,9 +14,6 @@ from typing import Any, Self
 from tests.kit.waiting import PATIENCE_S
 from tests.native.relaying import Relay, running
 
-# So that the worker is asked what the client asks, and nothing else.
-AS_ASKED = ("--no-answers",)
-
 
 def key_file(path: Path) -> tuple[str, str]:
     path.touch(0o600)
@@ -40,10 +37,9 @@ class FarEnd:
         ``before``: words that run a command somewhere else.
         """
         self.log = log
-        told = {"--dial", "--listen"} & set(options)
         socket = f"unix:{log.with_suffix('.pair')}"
         place = "127.0.0.1:0" if "--key-file" in options else socket
-        where = () if told else ("--listen", place)
+        where = () if "--listen" in options else ("--listen", place)
         argv = [*before, str(program), "worker", *where, "--name", log.stem]
         argv += ["--worker", f"127.0.0.1:{worker}", *options]
         with log.open("w") as out:

@@ -21,13 +21,15 @@ import pytest
 
 from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.native.relaying import (
+    ALLOC_BUFFER,
+    BASE,
+    BUFFER,
     BUFFER_GET_BASE,
     DEVICE_COUNT,
     GET_DEVICE_MEMORY,
     GET_TENSOR,
     HELLO_REPLY,
     HELLO_REQUEST,
-    TENSOR_BYTES,
     Relay,
     Stats,
     Worker,
@@ -336,7 +338,7 @@ def test_a_client_without_hello_is_nobody_s_guard(head: Relay, worker: Worker) -
 # --- ``dllm-relay head --worker unix:PATH``: a worker behind a tunnel's socket ---
 
 BUFFER_BYTES = 1 << 16
-SET_TENSOR, ADD, NAME_AT = 6, 2, 228
+ADD, NAME_AT = 2, 228
 
 
 def test_a_worker_behind_a_unix_socket(relay: Path, tmp_path: Path) -> None:
@@ -361,10 +363,11 @@ def test_a_worker_behind_a_unix_socket(relay: Path, tmp_path: Path) -> None:
 
 
 def test_the_rate_behind_a_tunnel_is_that_of_bulks(relay: Path, tmp_path: Path) -> None:
-    bulk = set_tensor(4_000_000)
-    ask, answer = request(BUFFER_GET_BASE, bytes(8)), reply(bytes(8))
-    fed, computed = set_tensor(1_000_000), tensor(op=ADD)
-    fetch = request(GET_TENSOR, computed + struct.pack("<QQ", 0, 16))
+    bulk, fed = set_tensor(4_000_000), set_tensor(1_000_000)
+    summed = graph(in_buffer(1), in_buffer(2, ADD, 1))
+    fetch = request(GET_TENSOR, in_buffer(2, ADD) + struct.pack("<QQ", 0, 16))
+    ask = request(ALLOC_BUFFER, struct.pack("<IQ", 0, 16))
+    answer = reply(struct.pack("<QQ", BUFFER + 1, 16))
 
     def read_slowly(peer: socket.socket, count: int) -> None:
         while count > 0:
@@ -372,28 +375,27 @@ def test_the_rate_behind_a_tunnel_is_that_of_bulks(relay: Path, tmp_path: Path) 
             time.sleep(0.002)
 
     def serve(peer: socket.socket) -> None:
-        read_slowly(peer, len(bulk + ask))
-        peer.sendall(answer)
-        read_slowly(peer, len(fed + graph(computed) + fetch))
-        peer.sendall(reply(bytes(16)))
+        for sent in (bulk + ask, fed + summed + fetch):
+            read_slowly(peer, len(sent))
+            peer.sendall(answer)
 
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(tmp_path / "worker"))
         listener.listen()
         upstream = f"unix:{tmp_path / 'worker'}"
-        options = (tmp_path / "w.sock", "--no-guard")
-        head = stack.enter_context(running(relay, upstream, *options))
+        head = stack.enter_context(running(relay, upstream, tmp_path / "w.sock"))
         client = stack.enter_context(head.connect())
         peer = stack.enter_context(listener.accept()[0])
         greet(client, peer)
+        give_buffer(client, peer, 4_000_000)
         stats = stack.enter_context(head.stats())
         in_thread(partial(serve, peer))
         client.sendall(bulk + ask)
         assert receive(client, len(answer)) == answer
         seen = stats.until(lambda line: line.get("rate_bytes_per_s", 0) > 0)
         assert seen["rate_bytes_per_s"] <= BUFFER_BYTES / 0.002
-        client.sendall(fed + graph(computed) + fetch)
+        client.sendall(fed + summed + fetch)
         receive(client, 24)
         client.shutdown(socket.SHUT_WR)
         (one,) = stats.until(lambda line: line["type"] == "passes")["passes"]
@@ -401,8 +403,18 @@ def test_the_rate_behind_a_tunnel_is_that_of_bulks(relay: Path, tmp_path: Path) 
 
 
 def set_tensor(count: int) -> bytes:
-    named = tensor()[:NAME_AT] + b"RPC0#embd#0"
-    return request(SET_TENSOR, named.ljust(TENSOR_BYTES, b"\0") + bytes(9 + count))
+    header = bytearray(set_tensor_header(count))
+    struct.pack_into("11s", header, 9 + NAME_AT, b"RPC0#embd#0")
+    return bytes(header) + bytes(count)
+
+
+def in_buffer(number: int, op: int = 0, source: int = 0) -> bytes:
+    """A tensor of four floats, of a source added to itself."""
+    made = bytearray(tensor(op))
+    struct.pack_into("<Q4xQ", made, 0, number, BUFFER)
+    struct.pack_into("<QQ", made, 124, source, source)
+    struct.pack_into("<Q", made, 220, BASE)
+    return bytes(made)
 
 
 # --- The socket of a relay's figures, when its directory vanishes and comes back ---

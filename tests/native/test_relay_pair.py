@@ -1,15 +1,11 @@
-"""A pair of relays as processes: what they refuse, keys, and either side dialling."""
+"""A pair of relays as processes: what they refuse, keys, and where they meet."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import re
-import secrets
 import socket
 import struct
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,13 +13,12 @@ from typing import Any
 import pytest
 
 from tests.kit.waiting import PATIENCE_S, wait_until
-from tests.native.pairing import AS_ASKED, FarEnd, key_file
+from tests.native.pairing import FarEnd, key_file
 from tests.native.relaying import (
     HEAD,
     WORKER,
     Stats,
     Worker,
-    greet,
     run,
     running,
 )
@@ -34,9 +29,7 @@ from tests.native.relaying import (
     [
         (*WORKER, "--listen", "127.0.0.1:0"),
         (*WORKER, "--listen", "0.0.0.0:0"),
-        (*WORKER, "--dial", "[fe80::1]:80"),
         (*HEAD, "--pair-dial", "localhost:80"),
-        (*HEAD, "--pair-listen", "192.0.2.1:0"),
     ],
 )
 def test_nobody_meets_where_others_can_come_without_a_key(
@@ -63,44 +56,24 @@ def test_a_file_that_is_no_socket_is_left_alone(
     assert mine.read_text() == "here"
 
 
-def started(stack: ExitStack, argv: list[str], key: str) -> tuple[int, dict[str, int]]:
-    """A relay that was given its key on standard input: its pid, and what it says."""
-    process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    stack.enter_context(process)
-    stack.callback(process.terminate)
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(key + "\n")
-    process.stdin.flush()
-    return process.pid, json.loads(process.stdout.readline())
-
-
 @pytest.mark.usefixtures("with_tls")
-def test_a_worker_dials_over_ipv6_with_a_key_from_standard_input(relay: Path) -> None:
+def test_a_pair_meets_over_ipv6(relay: Path, tmp_path: Path) -> None:
     if not Path("/proc/net/if_inet6").exists() or not has_ipv6():
         pytest.skip("no IPv6 here")
-    key = secrets.token_hex(32)
-    with ExitStack() as stack:
-        worker = stack.enter_context(Worker())
-        argv = [str(relay), *HEAD, *AS_ASKED, "--key-stdin"]
-        argv += ["--pair-listen", "[::1]:0"]
-        near, ports = started(stack, argv, key)
-        argv = [str(relay), "worker", "--name", "w", "--key-stdin"]
-        argv += ["--worker", f"127.0.0.1:{worker.port}"]
-        argv += ["--dial", f"[::1]:{ports['pair_port']}"]
-        far, _ = started(stack, argv, key)
-        client = socket.create_connection(("127.0.0.1", ports["port"]), PATIENCE_S)
-        with client, worker.accept() as server:
-            greet(client, server)
-            for pid in (near, far):
-                for place in ("cmdline", "environ"):
-                    assert key.encode() not in Path(f"/proc/{pid}/{place}").read_bytes()
-            # The far end is told to end: the client sees its worker go.
-            os.kill(far, 15)
-            with pytest.raises(ConnectionResetError):
-                client.recv(1)
+    options = ("--listen", "[::1]:0", *key_file(tmp_path / "key"))
+    with (
+        Worker() as worker,
+        FarEnd(relay, worker.port, tmp_path / "far.log", *options) as far,
+        running(
+            relay,
+            (place := f"[::1]:{far.port}"),
+            tmp_path / "w.sock",
+            *options[2:],
+            way="--pair-dial",
+        ) as near,
+        near.stats() as read,
+    ):
+        dialled(read, place)
 
 
 def test_a_head_that_sends_all_takes_little_memory(relay: Path, tmp_path: Path) -> None:

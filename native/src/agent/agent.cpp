@@ -35,14 +35,13 @@
 namespace dllm::agent {
 
 const char* const kAgentHelp =
-    R"(usage: dllm-relay agent --run-dir DIR [--look] [--stop-at-end]
+    R"(usage: dllm-relay agent --run-dir DIR [--stop-at-end]
 
 Looks after the processes of this machine: reads requests from standard input and writes answers and
 news to standard output, one JSON object a line (native/AGENT.md tells which). Ends when standard
 input ends; what it started lives on, unless --stop-at-end is given.
 
   --run-dir DIR       holds the process directories; absolute; made by the first start
-  --look              look for changes every 250 ms instead of being told by the kernel
   --stop-at-end       at the end, unless a signal ends it, stop everything below DIR
 )";
 
@@ -58,14 +57,12 @@ constexpr std::chrono::milliseconds kStopPause(100);
 
 struct Options {
   std::string run_dir;
-  bool looks = false;
   bool stops = false;
 };
 
 Options parse_options(std::span<char* const> args) {
   Options options;
-  parse_arguments(args, {kept("--run-dir", options.run_dir), flag("--look", options.looks),
-                         flag("--stop-at-end", options.stops)});
+  parse_arguments(args, {kept("--run-dir", options.run_dir), flag("--stop-at-end", options.stops)});
   if (!options.run_dir.starts_with('/')) throw UsageError("agent needs --run-dir and a whole path");
   return options;
 }
@@ -94,7 +91,7 @@ class Agent {
   Agent(const Options& options, const char* version)
       : version_(version),
         run_(options.run_dir),
-        watch_(run_, options.looks ? nullptr : kernel_events()) {
+        watch_(run_, kernel_events()) {
     add_quick_verbs();
     add_slow_verbs();
   }
@@ -118,7 +115,6 @@ class Agent {
     quick_["orphans"] = [this](const json::Value&) { return orphans_of(run_); };
     quick_["listens"] = listens_of;
     quick_["port_owner"] = port_owner_of;
-    quick_["rss"] = rss_of;
     quick_["free_port"] = [this](const json::Value&) {
       return json::Object().number("port", ports_.take()).str();
     };
@@ -126,9 +122,6 @@ class Agent {
     quick_["lease"] = [this](const json::Value& asked) {
       lease_ = lease_in(asked);
       return json::Object().str();
-    };
-    quick_["relay_version"] = [this](const json::Value&) {
-      return json::Object().text("version", version_).str();
     };
   }
 

@@ -140,18 +140,6 @@ std::string port_owner_of(const json::Value& request) {
   return result.str();
 }
 
-std::string rss_of(const json::Value& request) {
-  json::Object bytes;
-  const json::Value* const pids = request.find("pids");
-  if (pids == nullptr) throw Refusal(kBadRequest, "'pids' is missing");
-  for (const json::Value& item : pids->array("pids")) {
-    const pid_t pid = pid_of(item.integer("pids"));
-    const auto found = pid > 0 ? rss_bytes(pid) : std::nullopt;
-    if (found) bytes.number(std::to_string(pid), *found);
-  }
-  return json::Object().raw("rss_bytes", bytes.str()).str();
-}
-
 std::string orphans_of(const RunDir& run) {
   std::vector<std::string> orphans;
   for (const Orphan& orphan : find_orphans(run)) {

@@ -30,7 +30,6 @@ std::string records_of(const RunDir& run, const json::Value& request);
 std::string log_of(const RunDir& run, const json::Value& request);
 std::string listens_of(const json::Value& request);
 std::string port_owner_of(const json::Value& request);
-std::string rss_of(const json::Value& request);
 std::string orphans_of(const RunDir& run);
 
 // The specification in a request to start. Throws Refusal.

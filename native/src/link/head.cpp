@@ -31,11 +31,9 @@ when it listens; ends with SIGTERM.
                          address of a named host is looked up once, at the start
   --pair-dial ENDPOINT   instead: the worker's relay, which listens there; may be repeated: where
                          the first is not met within 2 s, the next is dialled
-  --pair-listen ENDPOINT instead: the worker's relay dials here; its port is printed as pair_port
   --key-file PATH        the key both relays of a pair share: 64 hexadecimal digits in a file only
                          its owner may read. With it what crosses is TLS; anywhere but at a Unix
                          socket it is needed
-  --key-stdin            likewise, the first line of standard input
   --model PATH           a model llama-server may load; may be repeated. Of a pair whose worker has
                          the same, llama-server need not even say what the large tensors hold
   --sparse PATH          the same of a sparse file: where it has holes, the worker's own file must
@@ -48,7 +46,6 @@ when it listens; ends with SIGTERM.
   --gone-after SECONDS   give the worker up when its machine acknowledges nothing for so long
                          (20; on macOS, without a pair, always 20)
   --no-answers           ask the worker every time, even what cannot change
-  --no-guard             let requests pass that would crash the worker or run code in it
 )";
 
 namespace {
@@ -60,27 +57,13 @@ struct Options {
   Endpoint listen;
   Endpoint worker;
   link::LinkAddress place;  // of the worker's relay
-  bool pairs = false;
   std::vector<std::string> models;
   std::vector<std::string> sparse;
   std::string name;   // of the worker
   std::string stats;  // path of the stats socket; empty: none
   Nanos gone_after = kGoneAfter;
   bool answers = true;
-  bool guard = true;
 };
-
-void set_place(Options& options, const std::string& option, const std::string& value) {
-  const bool dials = option == "--pair-dial";
-  if (options.pairs) {
-    if (!dials || !options.place.dials) throw UsageError("one --pair-listen, or --pair-dial alone");
-    options.place.others.push_back(peer_for(option, value));
-    return;
-  }
-  options.pairs = true;
-  options.place.dials = dials;
-  options.place.endpoint = dials ? peer_for(option, value) : endpoint_for(option, value);
-}
 
 void judge(const Options& options) {
   if (options.listen.host.empty()) throw UsageError("head needs --listen ADDRESS:PORT");
@@ -89,14 +72,13 @@ void judge(const Options& options) {
                      ": whoever reaches it has the worker, without a key; listen at 127.0.0.1");
   }
   const bool has_worker = options.worker.port != 0 || !options.worker.path.empty();
-  if (!has_worker && !options.pairs) {
-    throw UsageError("head needs --worker ENDPOINT, or --pair-dial or --pair-listen ENDPOINT");
-  }
-  if (has_worker && options.pairs) {
+  const bool pairs = options.place.is_given();
+  if (!has_worker && !pairs) throw UsageError("head needs --worker or --pair-dial ENDPOINT");
+  if (has_worker && pairs) {
     throw UsageError("--worker and a pair exclude each other: a relay knows its worker itself");
   }
-  if (options.place.key && !options.pairs) throw UsageError("a key is for a pair of relays only");
-  if (!(options.models.empty() && options.sparse.empty()) && !options.pairs) {
+  if (options.place.key && !pairs) throw UsageError("a key is for a pair of relays only");
+  if (!(options.models.empty() && options.sparse.empty()) && !pairs) {
     throw UsageError("--model and --sparse are for a pair of relays only");
   }
   if (options.name.empty()) throw UsageError("head needs --name NAME");
@@ -104,18 +86,15 @@ void judge(const Options& options) {
 
 Options parse_options(std::span<char* const> args) {
   Options options;
-  const auto place = [&](const char* name) {
-    return Option{name, [&, name](const std::string& value) { set_place(options, name, value); }};
-  };
+  options.place.dials = true;
   parse_arguments(
       args,
-      {place("--pair-dial"), place("--pair-listen"), kept("--name", options.name),
-       kept("--stats", options.stats), flag("--no-answers", options.answers, false),
-       flag("--no-guard", options.guard, false),
+      {kept("--name", options.name), kept("--stats", options.stats),
+       flag("--no-answers", options.answers, false),
        {"--listen", [&](auto& text) { options.listen = port_for("--listen", text); }},
        {"--worker", [&](auto& text) { options.worker = peer_for("--worker", text); }},
+       {"--pair-dial", [&](auto& text) { options.place.add(peer_for("--pair-dial", text)); }},
        {"--key-file", [&](auto& path) { options.place.key = link::read_key_file(path); }},
-       {"--key-stdin", [&](auto&) { options.place.key = link::read_key_input(); }, true},
        {"--model", [&](auto& path) { options.models.push_back(path); }},
        {"--sparse", [&](auto& path) { options.sparse.push_back(path); }},
        {"--id", [&](auto& text) { options.place.id = link::parse_id("--id", text); }},
@@ -131,7 +110,7 @@ void head(std::span<char* const> args, const char* version) {
   const Options options = parse_options(args);
   const sigset_t signals = block_ending_signals();
   ::signal(SIGPIPE, SIG_IGN);
-  Link link(options.name, options.answers, options.guard);
+  Link link(options.name, options.answers, true);
   link.gone_after = options.gone_after;
   const UniqueFd listener = listen_tcp(options.listen);
   weights::ResidentWeights home;
@@ -139,19 +118,18 @@ void head(std::span<char* const> args, const char* version) {
   // Without it zeros could pass for weights: what cannot be read ends all here.
   for (const std::string& path : options.sparse) home.open_sparse(path);
   std::unique_ptr<link::HeadEnd> pair_end;
-  if (options.pairs) {
+  if (options.place.is_given()) {
     pair_end = std::make_unique<link::HeadEnd>(link, options.place, machine_name(), home);
     pair_end->start();
   }
   DirectTransport direct(link, options.worker);
   Stats stats(link, options.stats, version);
-  ClientQueue clients(link, options.pairs ? static_cast<WorkerTransport&>(*pair_end) : direct);
+  ClientQueue clients(link, pair_end ? static_cast<WorkerTransport&>(*pair_end) : direct);
   Pipe stop = make_pipe();
   const Aside telling([&] { stats.run(stop.reader.get()); });
   std::thread([&] { clients.admit(listener.get()); }).detach();
   std::thread([&] { clients.serve(); }).detach();
-  const bool meets_here = options.pairs && !options.place.dials;
-  print_ports(bound_port(listener.get()), meets_here ? pair_end->port() : 0);
+  print_port(bound_port(listener.get()));
   int signal = 0;
   ::sigwait(&signals, &signal);
   clients.end();

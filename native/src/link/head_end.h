@@ -25,8 +25,7 @@ class HeadEnd final : public WorkerTransport, private ReconnectorOwner {
   // A machine that is not heard for so long is told about; it is given up much later.
   static constexpr Nanos kUnheardMin = 1500 * kNanosPerMilli;
 
-  // Listens at once where it does not dial; throws when it cannot. `home`: models that llama-server
-  // may load.
+  // Throws where what crosses would not be protected. `home`: models that llama-server may load.
   HeadEnd(Link& link, const LinkAddress& place, const std::string& own_name,
           const weights::ResidentWeights& home);
   ~HeadEnd() override;
@@ -37,8 +36,6 @@ class HeadEnd final : public WorkerTransport, private ReconnectorOwner {
   void await_end();
   Outcome carry(UniqueFd client) override;
   void stop() override;
-  // Where it listens.
-  [[nodiscard]] std::uint16_t port() const { return connections_.port(); }
 
  private:
   struct Served;

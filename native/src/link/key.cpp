@@ -54,14 +54,4 @@ Key read_key_file(const std::string& path) {
   return parse_key(read_all(file.get(), kTextMaxBytes), "in " + path);
 }
 
-Key read_key_input() {
-  std::string line;
-  char next = 0;
-  while (line.size() < kTextMaxBytes && next != '\n' &&
-         check(retry([&] { return ::read(STDIN_FILENO, &next, 1); }), "cannot read the key") == 1) {
-    line += next;
-  }
-  return parse_key(line, "on standard input");
-}
-
 }  // namespace dllm::link

@@ -21,7 +21,5 @@ bool read_hex(std::string_view digits, std::span<std::uint8_t> bytes);
 Key parse_key(std::string_view text, const std::string& where);
 // From a file of ours that nobody else may read.
 Key read_key_file(const std::string& path);
-// From standard input: its first line.
-Key read_key_input();
 
 }  // namespace dllm::link

@@ -10,7 +10,7 @@ namespace {
 // files that only their owner may read. A Unix socket of ours is not.
 void judge(const Endpoint& endpoint, bool has_key) {
   if (!endpoint.path.empty() || has_key) return;
-  const std::string cure = has_tls() ? "give both ends the same key (--key-file PATH, --key-stdin)"
+  const std::string cure = has_tls() ? "give both ends the same key (--key-file PATH)"
                                      : "this dllm-relay was built without TLS: install OpenSSL's "
                                        "headers (Debian: libssl-dev) and build it anew";
   throw std::runtime_error(text(endpoint) + " can be reached by others: " + cure +

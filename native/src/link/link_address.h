@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "endpoint.h"
@@ -20,6 +21,11 @@ struct LinkAddress {
   // An end that dials tries these, in order, where it cannot meet the other at `endpoint`; one that
   // listens does so here too, where it can.
   std::vector<Endpoint> others{};
+
+  [[nodiscard]] bool is_given() const { return !endpoint.host.empty() || !endpoint.path.empty(); }
+  void add(Endpoint one) {
+    is_given() ? others.push_back(std::move(one)) : void(endpoint = std::move(one));
+  }
 };
 
 // Throws std::runtime_error where what crosses at any of them would not be protected, or cannot be.

@@ -88,7 +88,7 @@ const char* Policy::refuses_header(const Rule* rule, std::uint64_t size,
   // Only the worker says which version is passed on unread. One of a minor version beyond the table
   // may have this command: nobody can tell where it ends, so what follows would be unguarded.
   return protocol_->is_exact() ? "command that this version does not have"
-                               : "command of a later version (--no-guard lets it pass)";
+                               : "command of a later version";
 }
 
 const char* Policy::refuses_fields(const Request& request, View fields,

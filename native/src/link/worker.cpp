@@ -14,7 +14,6 @@ namespace dllm::link {
 
 const char* const kWorkerHelp =
     R"(usage: dllm-relay worker --listen ENDPOINT --worker ENDPOINT --name NAME [options]
-       dllm-relay worker --dial ENDPOINT --worker ENDPOINT --name NAME [options]
 
 Stands beside a stock rpc-server and speaks with the relay of the head (dllm-relay head), over one
 connection that lasts. One head at a time: another is told who is there. Prints {"port", "pid"} when
@@ -22,20 +21,17 @@ it is ready; ends with SIGTERM.
 
   --listen ENDPOINT      where the head's relay dials: ADDRESS:PORT, [IPV6]:PORT or unix:PATH; port
                          0 takes a free one; may be repeated: further ones where that is possible
-  --dial ENDPOINT        instead: where the head's relay listens (--pair-listen)
   --worker ENDPOINT      the rpc-server: HOST:PORT, [IPV6]:PORT or unix:PATH; the address of a named
                          host is looked up once, at the start
   --key-file PATH        the key both relays share: 64 hexadecimal digits in a file only its owner
                          may read. With it what crosses is TLS; anywhere but at a Unix socket it is
                          needed
-  --key-stdin            likewise, the first line of standard input
   --model PATH           a model beside this worker, by any part of a split one; may be repeated. What
                          of it llama-server loads here is read from this file where its bytes are
                          the same, and does not cross
   --name NAME            the worker's name, for heads, counters and log
   --stats PATH           Unix socket that gives out counters as JSON lines
   --gone-after SECONDS   give a head up when nothing is heard of its machine for so long (20)
-  --no-guard             let requests pass that would crash the rpc-server or run code in it
 )";
 
 namespace {
@@ -47,44 +43,24 @@ constexpr std::chrono::seconds kTellingGrace{1};
 
 struct Options {
   LinkAddress place;
-  bool is_placed = false;
   Endpoint worker;
   std::vector<std::string> models;
   std::string name;
   std::string stats;
   Nanos gone_after = kGoneAfter;
-  bool guard = true;
 };
-
-void set_place(Options& options, const std::string& option, const std::string& value) {
-  const bool listens = option == "--listen";
-  if (options.is_placed) {
-    if (!listens || options.place.dials) {
-      throw UsageError("worker needs one of --listen and --dial");
-    }
-    options.place.others.push_back(endpoint_for(option, value));
-    return;
-  }
-  options.is_placed = true;
-  options.place.dials = !listens;
-  options.place.endpoint = listens ? endpoint_for(option, value) : peer_for(option, value);
-}
 
 Options parse_options(std::span<char* const> args) {
   Options options;
-  const auto place = [&](const char* name) {
-    return Option{name, [&, name](const std::string& value) { set_place(options, name, value); }};
-  };
   parse_arguments(
-      args, {place("--listen"), place("--dial"), kept("--name", options.name),
-             kept("--stats", options.stats), flag("--no-guard", options.guard, false),
+      args, {kept("--name", options.name), kept("--stats", options.stats),
+             {"--listen", [&](auto& text) { options.place.add(endpoint_for("--listen", text)); }},
              {"--worker", [&](auto& text) { options.worker = peer_for("--worker", text); }},
              {"--key-file", [&](auto& path) { options.place.key = read_key_file(path); }},
-             {"--key-stdin", [&](auto&) { options.place.key = read_key_input(); }, true},
              {"--model", [&](auto& path) { options.models.push_back(path); }},
              {"--gone-after",
               [&](auto& text) { options.gone_after = seconds_for("--gone-after", text); }}});
-  if (!options.is_placed) throw UsageError("worker needs one of --listen and --dial");
+  if (!options.place.is_given()) throw UsageError("worker needs --listen ENDPOINT");
   const bool has_worker = options.worker.port != 0 || !options.worker.path.empty();
   if (!has_worker) throw UsageError("worker needs --worker ADDRESS:PORT or unix:PATH");
   if (options.name.empty()) throw UsageError("worker needs --name NAME");
@@ -97,7 +73,7 @@ void worker(std::span<char* const> args, const char* version) {
   const Options options = parse_options(args);
   const sigset_t signals = block_ending_signals();
   ::signal(SIGPIPE, SIG_IGN);
-  Link link(options.name, false, options.guard);
+  Link link(options.name, false, true);
   link.gone_after = options.gone_after;
   weights::ResidentWeights home;
   open_models(home, options.models);
@@ -106,7 +82,7 @@ void worker(std::span<char* const> args, const char* version) {
   Pipe stop = make_pipe();
   const Aside telling([&] { stats.run(stop.reader.get()); });
   const Aside loop([&] { end.run(stop.reader.get()); });
-  print_ports(end.port());
+  print_port(end.port());
   int signal = 0;
   ::sigwait(&signals, &signal);
   stop.writer.reset();

@@ -18,8 +18,8 @@ namespace dllm::link {
 class WorkerEnd final : private ReconnectorOwner {
  public:
   // `link` counts what the rpc-server gets, and says whether it is guarded. `worker` is where the
-  // rpc-server listens, `home` the models beside it. Listens for heads at once where it does not
-  // dial; throws when it cannot.
+  // rpc-server listens, `home` the models beside it. Listens for heads at once; throws
+  // when it cannot.
   WorkerEnd(Link& link, const LinkAddress& place, Endpoint worker, const weights::ResidentWeights& home);
 
   // The loop; returns when `stop` becomes readable.

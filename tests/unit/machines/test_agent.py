@@ -391,7 +391,7 @@ async def is_renewed(run_dir: Path, lease_s: float) -> bool:
         try:
             for _ in range(7):
                 await asyncio.sleep(lease_s / 6)
-                assert "ok" in await agent.ask("relay_version")
+                assert "ok" in await agent.ask("records")
         except (OSError, ValueError):
             return False
         await asyncio.wait_for(agent.process.wait(), 60)
@@ -408,7 +408,7 @@ async def test_a_lease_without_sense_is_refused(run_dir: Path) -> None:
         for seconds in (0, -1, 1e9, "soon"):
             answer = await agent.ask("lease", seconds=seconds)
             assert answer["error"]["kind"] == "bad_request"
-        assert "ok" in await agent.ask("relay_version")
+        assert "ok" in await agent.ask("records")
 
 
 def leased(stream: Scripted, lease_s: float) -> AgentSession:

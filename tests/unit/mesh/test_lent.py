@@ -261,8 +261,8 @@ async def test_a_relay_serves_only_the_consoles_own_worker(paired: LentMachine) 
                 ["--worker", ours, "--listen", "unix:/tmp/x.sock"],
                 ["--worker", ours, "--listen", listen, "--key-file", "/etc/shadow"],
                 ["--worker", ours, "--listen", listen, "--model", "/etc/passwd"],
-                ["--worker", ours, "--listen", listen, "--no-guard", ""],
-                ["--worker", ours, "--dial", "10.0.0.1:80"],
+                ["--worker", ours, "--listen", listen, "--stats", "/tmp/x.sock"],
+                ["--worker", ours],
             ):
                 told = await agent.start([*relay, *more], "c/relay", private="0" * 64)
                 assert "denied" in told, more
@@ -362,7 +362,7 @@ async def test_files_outside_the_model_folders_are_not_told(
         assert "model.gguf" in names
         assert not any(found["path"].startswith("/etc") for found in told["files"])
         assert names.isdisjoint(map(os.path.basename, outside))
-        for verb in ("seed", "cached", "uncache", "rss", "nonsense"):
+        for verb in ("seed", "cached", "uncache", "nonsense"):
             assert "denied" in await agent.ask(verb, path=here, names=["x"], pids=[1])
 
 

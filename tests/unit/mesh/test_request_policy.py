@@ -143,7 +143,7 @@ def test_a_number_is_used_once_at_a_time() -> None:
     looked_at.request({"id": 1, "do": "machine"})
     for number in (1, True, -1, 1 << 70, 1.0):
         with pytest.raises(Denied):
-            looked_at.request({"id": number, "do": "relay_version"})
+            looked_at.request({"id": number, "do": "records"})
     # Every session counts from 1.
     other = looked_at.for_session()
     other.request({"id": 1, "do": "memory"})
