@@ -19,14 +19,9 @@ Option flag(std::string_view name, bool& where, bool value) {
   return {name, [&where, value](const std::string&) { where = value; }, true};
 }
 
-void parse_arguments(std::span<const char* const> args, const std::vector<Option>& options,
-                     std::vector<std::string>* rest) {
+void parse_arguments(std::span<const char* const> args, const std::vector<Option>& options) {
   for (std::size_t at = 0; at < args.size(); ++at) {
     const std::string name = args[at];
-    if (rest && name == "--") {
-      rest->assign(args.begin() + static_cast<std::ptrdiff_t>(at) + 1, args.end());
-      return;
-    }
     const auto option = std::ranges::find(options, name, &Option::name);
     const bool is_flag = option != options.end() && option->is_flag;
     if (!is_flag && at + 1 == args.size()) {

@@ -23,10 +23,8 @@ struct Option {
 Option kept(std::string_view name, std::string& where);
 Option flag(std::string_view name, bool& where, bool value = true);
 
-// Takes what comes, in order. Where `rest` is wanted, it is what stands behind "--". Throws
-// UsageError.
-void parse_arguments(std::span<const char* const> args, const std::vector<Option>& options,
-                     std::vector<std::string>* rest = nullptr);
+// Takes what comes, in order. Throws UsageError.
+void parse_arguments(std::span<const char* const> args, const std::vector<Option>& options);
 
 // All throw UsageError, which names the option.
 Endpoint endpoint_for(const std::string& option, const std::string& value);

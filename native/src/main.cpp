@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "agent/agent.h"
-#include "agent/spawn.h"
 #include "link/head.h"
 #include "link/probe.h"
 #include "link/worker.h"
@@ -29,7 +28,6 @@ commands:
   stub        speak for a worker that does not run: what memory would it have
   probe       measure the direct way between two machines
   sparse      write a model with holes in place of tensors that are elsewhere
-  spawn       start a process that outlives the caller, described by a directory
   worker      stand beside a worker, as the far end of the link to a head's relay
   --version   print the version
   --help      print this; `dllm-relay COMMAND --help` tells about one
@@ -50,7 +48,6 @@ const Command kCommands[] = {
     {"stub", dllm::kStubHelp, [](Args args) -> int { dllm::stub(args); }},
     {"probe", dllm::kProbeHelp, dllm::probe},
     {"sparse", dllm::sparse::kSparseHelp, dllm::sparse::sparse},
-    {"spawn", dllm::kSpawnHelp, dllm::spawn},
     {"worker", dllm::link::kWorkerHelp,
      [](Args args) -> int { dllm::link::worker(args, DLLM_VERSION); }},
 };

@@ -10,7 +10,6 @@ import pytest
 
 from backends.paths import relay_binary
 from tests.native.relaying import Relay, Worker, running
-from tests.native.spawning import Spawner, kill_marked
 
 
 @pytest.fixture(scope="session")
@@ -27,12 +26,6 @@ def with_tls(relay: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
     if "built without TLS" in done.stderr:
         pytest.skip("dllm-relay was built without OpenSSL's headers")
-
-
-@pytest.fixture
-def spawner(relay: Path, tmp_path: Path) -> Iterator[Spawner]:
-    yield Spawner(relay, tmp_path)
-    kill_marked(tmp_path)
 
 
 @pytest.fixture

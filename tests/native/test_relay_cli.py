@@ -40,7 +40,7 @@ def test_version_is_the_project_s(relay: Path) -> None:
     [
         (("--help",), "usage: dllm-relay COMMAND"),
         (("-h",), "usage: dllm-relay COMMAND"),
-        (("spawn", "--help"), "usage: dllm-relay spawn --dir DIR"),
+        (("probe", "--help"), "usage: dllm-relay probe"),
     ],
 )
 def test_help(relay: Path, args: tuple[str, ...], part: str) -> None:
@@ -55,10 +55,7 @@ def test_help(relay: Path, args: tuple[str, ...], part: str) -> None:
     [
         ((), "a command is missing"),
         (("dance",), "unknown command 'dance'"),
-        (("spawn",), "spawn needs --dir DIR"),
-        (("spawn", "--dir", "x"), "spawn needs -- and a command"),
-        (("spawn", "--dir", "x", "--dance", "1", "--", "true"), "'--dance'"),
-        (("spawn", "--dir", "x", "--env", "1", "--", "true"), "NAME=VALUE"),
+        (("agent", "--dance", "1"), "'--dance'"),
         (("head", "--worker", "unix:"), "needs ADDRESS:PORT or unix:PATH, not"),
         (("head", "--worker", "::1:80"), "needs ADDRESS:PORT or unix:PATH, not"),
         (("head", "--listen", "unix:/x"), "--listen needs ADDRESS:PORT"),

@@ -90,7 +90,7 @@ bool is_process_file(std::string_view name) {
                      [&](const char* ours) { return name == ours; });
 }
 
-// A slip such as `--dir ~/Documents` must never delete anything.
+// What is not of a process must never be deleted.
 void refuse_foreign_files(const std::string& path) {
   const auto names = entries_of(path);
   if (!names && errno == ENOENT) return;

@@ -6,19 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <exception>
 #include <stdexcept>
 #include <string>
-#include <string_view>
-#include <system_error>
 
-#include "arguments.h"
 #include "json.h"
 #include "posix.h"
 #include "process_dir.h"
@@ -28,72 +22,6 @@
 #endif
 
 namespace dllm {
-
-namespace {
-
-std::uint64_t parse_bytes(const std::string& text) {
-  std::uint64_t bytes = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, bytes);
-  if (error != std::errc{} || stop != end) {
-    throw UsageError("--log-limit needs a number of bytes, not '" + text + "'");
-  }
-  return bytes;
-}
-
-void check_variable(const std::string& option, const std::string& name) {
-  if (name.empty() || name.find('=') != std::string::npos) {
-    throw UsageError(option + " needs the name of a variable, not '" + name + "'");
-  }
-}
-
-std::pair<std::string, std::string> parse_assignment(const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos) throw UsageError("--env needs NAME=VALUE, not '" + text + "'");
-  check_variable("--env", text.substr(0, equals));
-  return {text.substr(0, equals), text.substr(equals + 1)};
-}
-
-void check_complete(const SpawnOptions& options) {
-  if (options.dir.empty()) throw UsageError("spawn needs --dir DIR");
-  if (options.cwd.empty()) throw UsageError("--cwd needs a directory");
-  if (options.argv.empty()) throw UsageError("spawn needs -- and a command");
-  if (options.argv.front().empty()) throw UsageError("the command is empty");
-}
-
-}  // namespace
-
-SpawnOptions parse_spawn_options(std::span<const char* const> args) {
-  SpawnOptions options;
-  const auto env = [&](const std::string& text) { options.env.push_back(parse_assignment(text)); };
-  const auto unset = [&](const std::string& name) {
-    check_variable("--unset", name);
-    options.unset.push_back(name);
-  };
-  const auto limit = [&](const std::string& text) { options.log_limit = parse_bytes(text); };
-  parse_arguments(args,
-                  {kept("--dir", options.dir),
-                   {"--env", env},
-                   {"--unset", unset},
-                   kept("--cwd", options.cwd),
-                   kept("--meta", options.meta),
-                   {"--log-limit", limit},
-                   flag("--ignore-sigpipe", options.ignore_sigpipe)},
-                  &options.argv);
-  check_complete(options);
-  return options;
-}
-
-void hide_private_arguments(std::span<char* const> args) {
-  bool hide = false, rest = false;
-  for (char* const arg : args) {
-    const std::string_view text = arg;
-    rest = rest || text == "--";
-    const bool value_follows = text == "--env" || text == "--meta";
-    if (hide || (rest && text != "--")) std::memset(arg, 0, std::strlen(arg));
-    hide = !hide && value_follows;
-  }
-}
 
 namespace {
 
@@ -317,38 +245,7 @@ void fork_supervisor(const SpawnOptions& options, const ProcessDir& dir, Pipe& r
   retry([&] { return ::waitpid(between, nullptr, 0); });
 }
 
-// Prints what the supervisor reports; returns our exit status. A caller that reads no output finds
-// the same in process.json, so failing to print is no failure.
-int print_report(const StartReport& report) {
-  if (report.status == kExitOk) {
-    [[maybe_unused]] const ssize_t sent =
-        ::write(STDOUT_FILENO, report.text.data(), report.text.size());
-  } else {
-    complain(report.text);
-  }
-  return report.status;
-}
-
 }  // namespace
-
-const char* const kSpawnHelp =
-    R"(usage: dllm-relay spawn --dir DIR [options] -- COMMAND [ARGUMENT...]
-
-Starts COMMAND detached from this terminal, in a session and process group of its own, with
-/dev/null as input, DIR/log as output and no other open file. Prints {"pid", "start_id"} and
-returns as soon as COMMAND runs. A supervisor stays to record how it ends.
-
-  --dir DIR           describes the process: process.json, log, exit.json (mode 0700);
-                      refused while a process lives there, taken over when it has ended
-  --env NAME=VALUE    set a variable (repeatable); DLLM_PROCESS_DIR=DIR is always set
-  --unset NAME        remove a variable (repeatable; before --env)
-  --ignore-sigpipe    start with SIGPIPE ignored
-  --cwd DIRECTORY     working directory (default /)
-  --log-limit BYTES   beyond this, log is moved to log.1 (default 67108864, 0: never)
-  --meta TEXT         kept as it is in process.json
-
-exit status: 0 started, 1 refused or failed, 2 wrong usage, 127 COMMAND cannot be executed
-)";
 
 StartReport start_supervised(const SpawnOptions& options, const ProcessDir& dir,
                              std::span<const int> unwanted) {
@@ -374,17 +271,6 @@ void settle_for_spawning() {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
   ::umask(kPrivate);
-}
-
-int spawn(std::span<char* const> args) {
-  const SpawnOptions options = parse_spawn_options(args);
-  hide_private_arguments(args);
-  settle_for_spawning();
-  // Until the process has a session of its own, the end of this terminal would take it along.
-  ::signal(SIGHUP, SIG_IGN);
-  close_from(STDERR_FILENO + 1);
-  const ProcessDir dir = ProcessDir::claim(options.dir);
-  return print_report(start_supervised(options, dir));
 }
 
 }  // namespace dllm

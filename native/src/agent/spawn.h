@@ -1,4 +1,4 @@
-// `dllm-relay spawn`: starts a process that outlives us, described by a directory.
+// Starts a process that outlives us, described by a directory.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,6 @@ struct SpawnOptions {
   bool ignore_sigpipe = false;
 };
 
-// Parses what follows `spawn`. Throws UsageError.
-SpawnOptions parse_spawn_options(std::span<const char* const> args);
-
-// Blanks what other users must not read in the process table, where the supervisor stays as long
-// as its child: the environment, the meta text and the child's command line.
-void hide_private_arguments(std::span<char* const> args);
-
 // What a supervisor tells of the start of its child.
 struct StartReport {
   int status = 0;    // 0 started, 1 failed, 127 not executable
@@ -42,16 +35,10 @@ struct StartReport {
 // Starts the supervisor and waits until the program has been executed or could not be. Of our
 // descriptors beyond 2 the supervisor closes `unwanted`. Throws when it died before it told.
 StartReport start_supervised(const SpawnOptions& options, const ProcessDir& dir,
-                             std::span<const int> unwanted = {});
+                             std::span<const int> unwanted);
 
 // What the supervisor and its child would inherit of us is as it must be: standard descriptors
 // open, SIGCHLD seen, files private.
 void settle_for_spawning();
-
-extern const char* const kSpawnHelp;
-
-// Returns the exit status: 0 started, 1 refused or failed, 127 not executable.
-// Throws UsageError.
-int spawn(std::span<char* const> args);
 
 }  // namespace dllm
