@@ -500,8 +500,7 @@ class SpeedMeter:
             return
         self._last = timings.tok_per_s or self._last
         self._told = timings.tok_per_s > 0
-        if timings.prompt_ms > 0:
-            self._prompt = timings.prompt_tokens / timings.prompt_ms * 1000
+        self._prompt = timings.prompt_tok_per_s or self._prompt
 
     def counted(self, counts: Counts) -> None:
         """Take the times that a server of one slot counted since the last call."""

@@ -183,8 +183,10 @@ class AnswerReader:
         tokens = int(_number(found, "predicted_n"))
         # The first token takes no time of its own: some servers then say a million.
         rate = _number(found, "predicted_per_second") if tokens > 1 else 0.0
+        cached = int(_number(found, "cache_n"))
         return ChatTimings(
-            prompt_tokens=int(_number(found, "prompt_n") + _number(found, "cache_n")),
+            prompt_tokens=int(_number(found, "prompt_n")) + cached,
+            cached_tokens=cached,
             prompt_ms=_number(found, "prompt_ms"),
             tokens=tokens,
             tok_per_s=rate,

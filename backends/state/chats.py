@@ -47,11 +47,19 @@ class ChatTimings(Value, frozen=True, kw_only=True):
     """Figures of one answer, as llama-server measured them."""
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the prompt that the server had read before: they take no time."""
     prompt_ms: float = 0.0
     tokens: int = 0
     tok_per_s: float = 0.0
     first_token_s: float | None = None
     """Seconds from sending the request to its first token, measured by us."""
+
+    @property
+    def prompt_tok_per_s(self) -> float | None:
+        """Speed of reading the part of the prompt that was new, if that was timed."""
+        read = self.prompt_tokens - self.cached_tokens
+        return read / self.prompt_ms * 1000 if self.prompt_ms and read else None
 
 
 class ChatDelta(Value, frozen=True, kw_only=True):

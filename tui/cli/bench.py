@@ -515,10 +515,7 @@ def _speed(answers: Sequence[Answer], elapsed_s: float) -> float:
 
 
 def _prompt_speed(answers: Sequence[Answer]) -> float | None:
-    timings = answers[0].timings
-    if len(answers) > 1 or not timings.prompt_ms:
-        return None
-    return timings.prompt_tokens / timings.prompt_ms * 1000
+    return answers[0].timings.prompt_tok_per_s if len(answers) == 1 else None
 
 
 def _first_token_s(answers: Sequence[Answer]) -> float | None:

@@ -166,9 +166,7 @@ async def _measured(
     return MeasuredDevice(
         device=device,
         tok_per_s=best.tok_per_s,
-        prompt_tok_per_s=(
-            best.prompt_tokens / best.prompt_ms * 1000 if best.prompt_ms else None
-        ),
+        prompt_tok_per_s=best.prompt_tok_per_s,
         before_tok_per_s=before.tok_per_s if before else None,
     )
 

@@ -443,6 +443,15 @@ def test_an_answer_too_short_to_be_seen() -> None:
     assert speed.prompt_tok_per_s == 2000
 
 
+def test_tokens_that_were_cached_are_in_no_prompt_speed() -> None:
+    meter = SpeedMeter()
+    meter.answered(ChatTimings(prompt_tokens=967, cached_tokens=953, prompt_ms=245.77))
+    speed = meter.read([], 0.0).prompt_tok_per_s
+    assert speed == pytest.approx(56.96, abs=0.01)
+    meter.answered(ChatTimings(prompt_tokens=967, cached_tokens=967, prompt_ms=40))
+    assert meter.read([], 1.0).prompt_tok_per_s == speed
+
+
 # --- Load progress from the bytes that relays carried ---
 
 MIB = 1 << 20

@@ -119,6 +119,7 @@ async def test_text_reasoning_progress_and_figures() -> None:
     assert last.failure is None
     assert last.timings is not None
     assert last.timings.prompt_tokens == 10
+    assert last.timings.cached_tokens == 2
     assert last.timings.tokens == 2
     assert last.timings.tok_per_s == 21.5
     assert last.timings.first_token_s is not None
