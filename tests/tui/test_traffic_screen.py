@@ -92,18 +92,22 @@ async def test_the_last_run_and_what_a_draft_brings() -> None:
                 network_ms=3.0,
                 predicted_network_ms=3.001,
             ),
+            RunPart(name="box", compute_ms=7.0, predicted_compute_ms=14.0),
         ),
     )
-    async with filled(MINI) as (app, pilot):
+    async with filled(MINI, BOX) as (app, pilot):
         table = app.traffic.last_run
         assert not table.display
         shown = replace(traffic(*app.links), last_run=run)
         app.traffic.show_snapshot(shown)
-        await until(pilot, lambda: table.size.height == 4)
-        _, studio, mini, whole = (row.split() for row in text_of(table).splitlines())
+        await until(pilot, lambda: table.size.height == 5)
+        # The legend stays above a row for each worker.
+        assert app.traffic.waterfall.size.height >= 4
+        rows = [row.split() for row in text_of(table).splitlines()]
+        _, studio, mini, _, whole = rows
         assert studio == ["studio", "20.0", "~25.0", "−20", "%"]
         assert mini == ["mini", "10.0", "~8.00", "+25", "%", "3.00", "~3.00"]
-        assert whole == ["a", "pass", "33.0", "~36.0", "−8", "%"]
+        assert whole == ["a", "pass", "40.0", "~50.0", "−20", "%"]
         made = Generation(tokens_per_pass=4.0, trips_per_pass=1.0, tokens_from="server")
         shared = replace(MINI, generation=made)
         speed = Speed(acceptance=Acceptance(drafted=8, accepted=6, passes=1))

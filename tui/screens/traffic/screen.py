@@ -44,7 +44,7 @@ from tui.widgets.strips import (
     resubtitle,
 )
 from tui.widgets.table import FilteredTable, TableColumn, fitting_columns
-from tui.widgets.waterfall import Waterfall, why_no_rows
+from tui.widgets.waterfall import FIXED_ROWS, Waterfall, why_no_rows
 
 NAME_CELLS = 10
 REMARK_CELLS_MIN = 16
@@ -186,10 +186,8 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         &.-wide #traffic-commands { layout: horizontal; }
         &.-wide #traffic-list { width: 1fr; }
         &.-wide #traffic-detail { width: 50; height: 1fr; margin: 0 0 0 1; }
-        &.-tall #traffic-token { height: 2fr; }
-        &.-tall #traffic-commands { height: 3fr; }
+        &.-tall #traffic-token { height: 1fr; }
         &.-tall Waterfall { height: 1fr; }
-        &.-wide.-tall #traffic-commands { height: 2fr; }
         & #traffic-body { layout: vertical; height: 1fr; }
         &.-as-beside {
             & #traffic-body { layout: horizontal; }
@@ -233,6 +231,8 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         super().show_snapshot(snapshot)
         self.links.show(snapshot.links)
         self.waterfall.show(snapshot.links, why_no_rows(snapshot))
+        # Beside the last run it keeps its legend and a row for each worker.
+        self.waterfall.styles.min_height = FIXED_ROWS + len(snapshot.links)
         self.last_run.show(snapshot.last_run)
         self.table.show(snapshot.links)
         self.summarise()
