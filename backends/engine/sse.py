@@ -132,8 +132,8 @@ class AnswerReader:
     def cut(self) -> ChatDelta:
         self.done = True
         return failed(
-            "llama-server ended in the middle of the answer",
-            "The cluster's state and its logs say why.",
+            "The connection broke in the middle of the answer",
+            "The events say what ended; ask again.",
             self._timings,
         )
 

@@ -132,7 +132,8 @@ async def test_a_server_that_dies_ends_the_answer_with_a_sentence() -> None:
     assert pieces[0].text == "a"
     assert pieces[-1].done
     assert pieces[-1].failure is not None
-    assert "in the middle" in pieces[-1].failure.what
+    # Behind a gateway that ended, llama-server may run on.
+    assert "connection broke in the middle" in pieces[-1].failure.what
 
 
 async def test_a_stream_that_just_stops_is_a_failure_too() -> None:
