@@ -36,6 +36,7 @@ def test_a_worker_is_restarted_and_killed_and_the_cluster_goes_on(
     assert restarted["worker1"]["restarts"] == 1
     # Nothing hangs on it.
     assert restarted["worker2"]["pid"] == before["worker2"]["pid"]
+    assert "--yes" in user.run("processes", "kill", "worker1", code=2).stderr
     user.run("processes", "kill", "worker1", "--yes")
     wait_for(lambda: mended(restarted), "worker1 is there again")
     assert user.ask("Who are you?")

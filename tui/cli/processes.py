@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -160,12 +161,21 @@ async def kill_process(
     """Kill a process at once; if it is needed it starts again."""
     process = _found(await client.usage(), name, peer)
     if not yes:
-        with prompting():
-            say(safe(kill_question(process)))
-            click.confirm("Kill it?", abort=True, err=True)
+        _require_agreed(process)
     await client.kill_process(name, process.peer, process.pid)
     say(f"{name} was killed; see dllm-tui status.")
     return {"killed": name, "machine": process.peer}
+
+
+def _require_agreed(process: ProcessInfo) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(f"{process.name} would end at once", "Add --yes.")
+    say(safe(kill_question(process)))
+    with prompting():
+        agreed = click.confirm("Kill it?", err=True)
+    if not agreed:
+        say("Nothing was killed.")
+        raise click.exceptions.Exit(1)
 
 
 def _found(report: UsageReport, name: str, peer: str | None) -> ProcessInfo:
