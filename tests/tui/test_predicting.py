@@ -187,7 +187,9 @@ def test_the_last_answer_stands_beside_what_was_predicted() -> None:
     other = changed(edit, plan=replace(edit.plan, split=moved))
     assert "measured" not in speed_texts(other, now)[0]
     slow = [replace(link, lab=Lab(latency_ms=5)) for link in now.links]
-    assert "measured" not in speed_texts(edit, replace(now, links=tuple(slow)))[0]
+    behind_lab = speed_texts(edit, replace(now, links=tuple(slow)))[0]
+    assert "measured" not in behind_lab
+    assert f" at depth {told.depth} without the lab" in behind_lab
 
 
 def test_the_last_answer_is_compared_at_its_own_depth() -> None:

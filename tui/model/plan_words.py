@@ -47,8 +47,9 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
     if told is None:
         return ()
     predicted, depth = f"predicted {band_text(told)}", f" at depth {told.depth}"
-    if edit.plan.speculation is not None:
-        depth += " without the draft"
+    left_out = ["the draft"] if edit.plan.speculation is not None else []
+    left_out += ["the lab"] if _has_lab(snapshot) else []
+    depth += f" without {' and '.join(left_out)}" if left_out else ""
     measured = _measured_text(edit, told, snapshot)
     speed = f"{predicted}{depth}{measured}"
     soonest = f"{speed} · {first_token_text(told, short=True)}"
@@ -66,13 +67,17 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
     )
 
 
+def _has_lab(snapshot: ClusterSnapshot | None) -> bool:
+    return any(not is_off(link.lab) for link in (snapshot.links if snapshot else ()))
+
+
 def _measured_text(edit: Edit, told: Forecast, snapshot: ClusterSnapshot | None) -> str:
     """The last answer's speed beside the one predicted at its own depth."""
     running, plan = runs_now(snapshot), edit.plan
     if snapshot is None or running is None or not same_plan(running, plan):
         return ""
-    now, lab = snapshot.speed, any(not is_off(link.lab) for link in snapshot.links)
-    if not now.last_tok_per_s or lab or plan.speculation or edit.prospect is None:
+    now, unlike = snapshot.speed, _has_lab(snapshot) or plan.speculation
+    if not now.last_tok_per_s or unlike or edit.prospect is None:
         return ""
     depth = now.last_depth or told.depth
     then = edit.prospect.of(plan, depth) if depth != told.depth else told
