@@ -317,6 +317,7 @@ racing.next    | tab,shift+tab      | next_field | next    |    | Go to the prom
 racing.cancel  | escape             | cancel     | cancel  |     | Race nothing
 
 race.replay | r,space  | replay | replay | + | Show both answers side by side, in the time they took
+race.copy   | y        | app.copy | copy | + | Copy the result
 race.close  | escape,q | cancel | close  | + | Cancel the race, or close it; what served before serves again
 
 best.choose    | enter              | choose   | take    | +⏎  | Take this plan; undo brings the one before back

@@ -71,6 +71,8 @@ async def test_what_serves_races_the_plan_under_the_cursor(
         assert one.plan == scenes.HOMELAB_PLAN
         assert two.plan is not None
         assert two.plan.server.draft == NGRAM_DRAFT
+        await pilot.press("y")
+        await until(pilot, lambda: "1.20 times as fast" in app.clipboard)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, RaceDialog))
         # It closes the stream, so that the cluster goes back.

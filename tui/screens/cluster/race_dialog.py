@@ -272,7 +272,7 @@ speeds and the words: both answers are greedy, with one seed. Other sums round
 differently, so a split may change a word.
 
 **{race.replay}** shows both answers once more, side by side, as fast as they came.
-**{app.copy}** copies the result. **{race.close}** cancels or closes: what served before
+**{race.copy}** copies the result. **{race.close}** cancels or closes: what served before
 serves again, also if this console is killed.
 """
     BINDINGS = bindings("race")
@@ -329,7 +329,8 @@ serves again, also if this console is killed.
         except DllmError as error:
             self._failed = str(error)
         self._over = True
-        keys = ("race.replay", "replays"), ("race.close", "closes")
+        copy = ("race.copy", "copies")
+        keys = ("race.replay", "replays"), copy, ("race.close", "closes")
         self.show_keys(self.query_one(".dialog"), *keys)
         self._draw()
 
