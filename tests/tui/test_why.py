@@ -95,5 +95,9 @@ async def test_it_stands_in_the_one_line_of_few_rows_between_answers(
         told = "why  72 % of a token is mini's link  W does it"
         await until(pilot, lambda: told in text_of(live))
         assert "tok/s" in text_of(live)
+        longer = found().text.replace("mini's link", "worker1's compute")
+        app.editor.learn_bottleneck(replace(found(), text=longer))
+        told = "why  72 % worker1's compute  W does it"
+        await until(pilot, lambda: told in text_of(live))
         app.editor.learn_bottleneck(None)
         await until(pilot, lambda: "pass p50" in text_of(live))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from shlex import join
 
 from rich.style import Style
@@ -322,7 +323,9 @@ class WhyLine(StripWidget):
         label, offer = "why  ", self._offer()
         room = max(width - len(label) - parts_width(offer), 1)
         told = self.found.text.partition(" (predicted")[0]
-        text = fitting((told, told.partition(";")[0]), room)
+        part = told.partition(";")[0]
+        short = re.sub(" of a (token|pass) is", "", part)
+        text = fitting((told, part, short), room)
         return [
             (label, self.palette.dim),
             (clip(text, room).rstrip(), self.palette.text),
