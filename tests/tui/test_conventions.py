@@ -237,7 +237,7 @@ def test_a_sign_keeps_its_width(sign: str, plain: str) -> None:
     assert "".join(map(ascii_sign, sign)) == plain
 
 
-APART = ("✓✗▼↓", "┃▕·", "●•◇·", "●•○◌", "·◆✗●", "˙·", "█░▒─")
+APART = ("✓✗▼↓", "┃▕·", "●•◇·", "●•○◌", "·◆✗●", "˙·", "·█░▒─")
 """Signs that stand beside each other and mean different things."""
 
 

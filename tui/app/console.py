@@ -63,7 +63,7 @@ class SafeLines(LineFilter):
 
 _SIGNS = {
     **dict(zip(" ▁▂▃▄▅▆▇█", " _.-=+*%#", strict=True)),
-    **dict(zip("░▒▓╱▕▏▎▍▌▋▊▉▐■▀▔", ".:%/|||||###|#'-", strict=True)),
+    **dict(zip("░▒▓╱▕▏▎▍▌▋▊▉▐■▀▔", ":%%/|||||###|#'-", strict=True)),
     **dict(zip("─━═┈│┃║┊╎╵╷", "--=-|##::||", strict=True)),
     **dict(zip("╭╮╰╯┌┐└┘┬┴├┤┼", "+++++++++++++", strict=True)),
     **dict(zip("●•○◌◐◑◔◕◇◆", "@*o.ccCCo*", strict=True)),
