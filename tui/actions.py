@@ -224,13 +224,13 @@ filter.clear | escape | clear | clear | + | Remove the filter
 
 models.choose      | enter      | choose            | use         | +⏎ | Use this model
 models.filter      | slash      | filter            | filter      | +/ | Filter by name
+models.get         | g          | get               | get…        | +  | Get a model from a repository, a URL or a package, by quantization
 models.sort        | o          | sort              | sort        | +  | Sort by the next column
 models.reverse     | O          | reverse           | reverse     |    | Reverse the order
 models.rescan      | r          | rescan            | rescan      | +  | Search the model folders again
 models.path        | p          | open_path         | path…       | +  | Use any GGUF file by its path
 models.down        | j          | move(1)           | down        |    | Next model
 models.up          | k          | move(-1)          | up          |    | Previous model
-models.get         | g          | get               | get…        | +  | Get a model from a repository, a URL or a package, by quantization
 models.engine      | b          | app.get_engine    | engine      |    | Get llama.cpp for this machine: its own release, or a build; again cancels
 models.cancel      | x          | cancel_get        | cancel      |    | Cancel the download
 models.remove      | delete     | remove            | delete…     |    | Delete the model's files (asks)
