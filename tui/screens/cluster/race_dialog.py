@@ -272,8 +272,8 @@ speeds and the words: both answers are greedy, with one seed. Other sums round
 differently, so a split may change a word.
 
 **{race.replay}** shows both answers once more, side by side, as fast as they came.
-**{race.copy}** copies the result. **{race.close}** cancels or closes: what served before
-serves again, also if this console is killed.
+**{race.copy}** copies the result. **{race.close}** cancels or closes: what served
+before serves again, also if this console is killed.
 """
     BINDINGS = bindings("race")
     DEFAULT_CSS = """
