@@ -44,12 +44,14 @@ async def test_a_border_is_dragged_and_kept(
     started: Started, memory_file: Path
 ) -> None:
     async with started() as (pilot, app, _):
-        row = app._home._top
+        row, pane = app._home._top, app._home.peers.styles
         await drag(pilot, row, 50)
         assert app._home.peers.region.width == 51
+        assert pane.border_right != pane.border_left
         await pilot.press("escape")
         await until(pilot, lambda: app._home.peers.region.width == 36)
         assert app.mouse_captured is None
+        assert pane.border_right == pane.border_left
         await drag(pilot, row, 50)
         await app.action_show_mode("traffic")
         assert app.mouse_captured is None

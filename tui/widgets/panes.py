@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 from textual import events
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
@@ -40,13 +40,12 @@ LIST_AND_DETAIL = (
 )
 
 
-@dataclass
-class Arrangement:
+class Arrangement(msgspec.Struct):
     """The layouts and borders of all screens, as the user left them."""
 
-    layouts: dict[str, str] = field(default_factory=dict)
+    layouts: dict[str, str] = {}
     """By screen, the id of its layout."""
-    shares: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = {}
     """By screen and row of panes, the part of the row that its first pane has."""
     changed: Callable[[], None] = lambda: None
 
@@ -99,19 +98,14 @@ class PaneRow(Widget):
     DEFAULT_CSS = """
     PaneRow {
         layout: horizontal;
-        &.-grabbed, &.-reached { pointer: ew-resize; }
-        &.-grabbed > .pane:first-child, &.-reached > .pane:first-child {
-            border-right: round $primary;
-        }
-        &.-grabbed > .pane:last-child, &.-reached > .pane:last-child {
-            border-left: round $primary;
-        }
+        &.-lit { pointer: ew-resize; }
     }
     """
 
     share: reactive[float | None] = reactive(None, init=False, repaint=False)
     """The part that the first pane has of the width; None for the usual one."""
-    dragging: reactive[bool] = reactive(False, init=False, toggle_class="-grabbed")
+    lit: reactive[bool] = reactive(False, init=False, toggle_class="-lit")
+    """True if the border is shown as one to take hold of."""
 
     class Moved(Message):
         """The user has moved the border, or put it back."""
@@ -131,6 +125,7 @@ class PaneRow(Widget):
         self._shared = SharedRow()
         self._before: float | None = None
         self._grabbed_at = 0
+        self.dragging = False
 
     @property
     def layout(self) -> Layout:
@@ -140,6 +135,11 @@ class PaneRow(Widget):
     def watch_share(self) -> None:
         self._clear_arrangement_cache()
         self.refresh(layout=True)
+
+    def watch_lit(self, lit: bool) -> None:
+        # With :first-child, Textual would style all panes twice as they are mounted.
+        for pane, side in zip(self.children, ("-lit-right", "-lit-left"), strict=True):
+            pane.set_class(lit, side)
 
     def width_of_first(self, whole: int) -> int | None:
         if self.share is None:
@@ -183,7 +183,7 @@ class PaneRow(Widget):
         # Textual began to select text with this button.
         self.screen.clear_selection()
         self._before, self._grabbed_at = self.share, x - border
-        self.dragging = True
+        self.dragging = self.lit = True
         self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
@@ -191,10 +191,10 @@ class PaneRow(Widget):
             event.stop()
             self._put(int(event.screen_x) - self._grabbed_at)
         else:
-            self.set_class(self._reaches(int(event.screen_x)), "-reached")
+            self.lit = self._reaches(int(event.screen_x))
 
     def on_leave(self) -> None:
-        self.remove_class("-reached")
+        self.lit = self.dragging
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
         if self.dragging:
@@ -207,7 +207,7 @@ class PaneRow(Widget):
 
     def drop(self, *, cancel: bool = False) -> None:
         """End the drag; ``cancel`` puts the border where it was."""
-        self.dragging = False
+        self.dragging = self.lit = False
         self.release_mouse()
         if cancel:
             self.share = self._before
