@@ -31,7 +31,10 @@ _HEARS = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 if _HEARS:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from tui.cli.main import main as run_command  # noqa: E402 -- hundreds of modules
+from backends.startup import importing  # noqa: E402 -- some modules already
+
+with importing():
+    from tui.cli.main import main as run_command  # hundreds of modules
 
 
 def main() -> None:

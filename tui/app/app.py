@@ -27,7 +27,6 @@ from tui.app import theming
 from tui.app.console import ClusterConsole
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import EditChanged, LogWanted, PeerAdded
-from tui.dialogs.dialog import Dialog
 from tui.flows.background_queries import (
     BestPlansQuery,
     BottleneckQuery,
@@ -307,9 +306,12 @@ class DllmApp(ClusterConsole):
             base.status_line.snapshot = self.editor.snapshot
         if held is None:
             self.show_edit()
-        for screen in self.screen_stack[1:]:
-            if isinstance(screen, Dialog):
-                screen.show_peers(self.editor.peers)
+        if above := self.screen_stack[1:]:
+            from tui.dialogs.dialog import Dialog
+
+            for screen in above:
+                if isinstance(screen, Dialog):
+                    screen.show_peers(self.editor.peers)
 
     def _show_link(self, connected: bool) -> None:
         if not self.is_running:
