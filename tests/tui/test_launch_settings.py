@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -434,14 +433,14 @@ def test_its_memory_is_shown_with_that_of_the_head() -> None:
         scenes.DEMO_PLAN, split=split, ctx_size=512, server=ServerSettings()
     )
     alone = Edit(plain, scenes.DEMO, devices=(), marks=())
-    drafted = dataclasses.replace(alone, plan=replace(plain, speculation=GUESS))
+    drafted = replace(alone, plan=replace(plain, speculation=GUESS))
     added = [
         both.total_bytes - one.total_bytes
         for both, one in zip(drafted.loads, alone.loads, strict=True)
     ]
     assert added == [700 * MIB, 0]
     measured = (DeviceMemory(device="local/CPU", model_bytes=5),)
-    loaded = dataclasses.replace(drafted, measured=measured)
+    loaded = replace(drafted, measured=measured)
     assert loaded.loads[0].weight_bytes == 700 * MIB + 5
 
 

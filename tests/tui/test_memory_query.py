@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -63,9 +62,9 @@ def test_an_answer_settles_its_plan_and_teaches_the_next(editor: PlanEditor) -> 
     assert {load.source for load in edit.loads} == {MemorySource.ENGINE}
     split = with_counts(edit.split, (0, 5, 8))
     plan = replace(scenes.DEMO_PLAN, split=split)
-    moved = dataclasses.replace(edit, plan=plan)
+    moved = replace(edit, plan=plan)
     assert {load.source for load in moved.loads} == {MemorySource.PREDICTED}
-    plain = dataclasses.replace(before, plan=plan)
+    plain = replace(before, plan=plan)
     for load, alone in zip(moved.loads, plain.loads, strict=True):
         assert load.compute_bytes == alone.compute_bytes + 100 * MIB
 

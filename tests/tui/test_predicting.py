@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace as changed
-
 import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
@@ -184,7 +182,7 @@ def test_the_last_answer_stands_beside_what_was_predicted() -> None:
     now = replace(snapshot, speed=replace(snapshot.speed, last_tok_per_s=rate))
     assert f"measured {rate:.1f} tok/s (+25 %)" in speed_texts(edit, now)[0]
     moved = with_counts(edit.split, (25, 9, 14))
-    other = changed(edit, plan=replace(edit.plan, split=moved))
+    other = replace(edit, plan=replace(edit.plan, split=moved))
     assert "measured" not in speed_texts(other, now)[0]
     slow = [replace(link, lab=Lab(latency_ms=5)) for link in now.links]
     behind_lab = speed_texts(edit, replace(now, links=tuple(slow)))[0]
@@ -218,7 +216,7 @@ def test_a_faster_plan_is_told_before_the_launch() -> None:
     assert faster_text(edit, (now, both, *others)) == told
     alone = with_counts(edit.split, (48, 0, 0))
     plan = replace(edit.plan, split=alone)
-    assert not faster_text(changed(edit, plan=plan), (now, fastest, *others))
+    assert not faster_text(replace(edit, plan=plan), (now, fastest, *others))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +228,7 @@ def test_a_device_with_next_to_nothing_left_is_tight(
     edit = an_edit()
     load = edit.loads[1]
     mini = replace(scenes.MINI, free_bytes=round(load.total_bytes / (1 - left_part)))
-    found = changed(edit, devices=(scenes.STUDIO, mini, scenes.BOX))
+    found = replace(edit, devices=(scenes.STUDIO, mini, scenes.BOX))
     assert (load.device in found.tight) is (sign == TIGHT)
     assert (load.device in found.misfits) is (sign == OVER)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.machine_names import LOCAL, at_peer
 from backends.speculation.memory import loads_with_draft, with_draft
@@ -70,8 +70,7 @@ class Prospect:
         return forecast(self.model, plan, self.speeds, load, self._works)
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True, dict=True):
     """One state of the edited plan; a change makes a new one."""
 
     plan: Plan
@@ -182,7 +181,7 @@ def same_plan(one: Plan, other: Plan) -> bool:
     Their origin, their port and the prompts they keep may differ: all three are filled
     in at the launch.
     """
-    return one == msgspec.structs.replace(
+    return one == replace(
         other,
         api_port=one.api_port,
         asked=one.asked,
@@ -243,16 +242,13 @@ def known_devices(
 def _renamed(device: Device, device_id: str) -> Device:
     if device.id == device_id:
         return device
-    return msgspec.structs.replace(
-        device, id=device_id, memory_pool=device.memory_pool or device.id
-    )
+    return replace(device, id=device_id, memory_pool=device.memory_pool or device.id)
 
 
 # --- machines ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Lineup:
+class Lineup(msgspec.Struct, frozen=True):
     head: str
     peers: tuple[str, ...]
     """Other machines that work, in the plan's order."""
@@ -327,7 +323,7 @@ def _with_part(peer: Peer, plan: Plan) -> Peer:
     role = PeerRole.HEAD if peer.name == plan.head else role
     if role is peer.role and devices == peer.devices:
         return peer
-    return msgspec.structs.replace(peer, role=role, devices=devices)
+    return replace(peer, role=role, devices=devices)
 
 
 def _to_come(plan: Plan, known: set[str], devices: Sequence[Device]) -> Iterator[Peer]:

@@ -7,10 +7,10 @@ hear of a change by ``changed``; none keeps a split of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.server_settings import without_tensor
 from backends.speculation.memory import with_draft
@@ -64,8 +64,7 @@ WAYS_MAX = 16
 """Ways to launch (machines and settings) of which answers are kept."""
 
 
-@dataclass(frozen=True)
-class History(Generic[T]):
+class History(msgspec.Struct, Generic[T], frozen=True):
     """The present value, the past (oldest first) and the undone (nearest first)."""
 
     present: T
@@ -99,8 +98,7 @@ class History(Generic[T]):
         )
 
 
-@dataclass(frozen=True)
-class Version:
+class Version(msgspec.Struct, frozen=True):
     """One step of the history: values that belong together."""
 
     plan: Plan
@@ -119,8 +117,7 @@ class Version:
         return replace(self, model=model) if lacks and fits(model, self.plan) else self
 
 
-@dataclass(frozen=True)
-class _Drag:
+class _Drag(msgspec.Struct, frozen=True):
     """A boundary that is held: it counts when the user lets go."""
 
     boundary: int
@@ -129,13 +126,12 @@ class _Drag:
     split: Split
 
 
-@dataclass
-class _Work:
+class _Work(msgspec.Struct):
     """The editor's memory of one cluster."""
 
     history: History[Version] | None = None
     seen: Plan | None = None
-    sent: list[Plan] = field(default_factory=list)
+    sent: list[Plan] = []
     """Plans sent but not yet answered: to meet one in a snapshot is no news."""
 
 
@@ -621,11 +617,11 @@ class PlanEditor:
 
 def _way(plan: Plan) -> Plan:
     """The plan without all that changes no memory by itself."""
-    return msgspec.structs.replace(
+    return replace(
         plan,
         split=Split(n_layer=plan.split.n_layer, shares=()),
         ctx_size=0,
-        server=msgspec.structs.replace(plan.server, draft=NO_DRAFT),
+        server=replace(plan.server, draft=NO_DRAFT),
         speculation=None,
         api_port=None,
         relay=True,
@@ -637,4 +633,4 @@ def _way(plan: Plan) -> Plan:
 def _speeds_way(plan: Plan) -> Plan:
     # Speeds of devices are the same for whole layers and for parts of them.
     words = without_tensor(plan.extra_args)
-    return msgspec.structs.replace(_way(plan), extra_args=words, experts=())
+    return replace(_way(plan), extra_args=words, experts=())

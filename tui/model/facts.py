@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from backends.link.figures import TokenTotals, token_totals
 from backends.state import ClusterSnapshot, ClusterState, Lab, Plan
@@ -14,8 +15,7 @@ SILENT_FROM_MS = 2000.0
 """A worker that says nothing for so long makes the figures old."""
 
 
-@dataclass(frozen=True)
-class LiveFacts:
+class LiveFacts(msgspec.Struct, frozen=True):
     """A snapshot and what is computed of it once, for all panes."""
 
     snapshot: ClusterSnapshot

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.machine_names import LOCAL
 from backends.split.buffers import slot_tokens
@@ -34,8 +34,7 @@ RELAYS = {PairMode.AUTO: "auto", PairMode.ALWAYS: "pair", PairMode.NEVER: "singl
 NO_RELAY = "off"
 
 
-@dataclass(frozen=True)
-class LaunchSettings:
+class LaunchSettings(msgspec.Struct, frozen=True):
     """All of a plan that is neither model, machines nor layers."""
 
     ctx_size: int
@@ -77,19 +76,19 @@ class LaunchSettings:
         if self == LaunchSettings.of(plan):
             return plan
         workers = tuple(
-            msgspec.structs.replace(worker, threads=self.worker_threads)
+            replace(worker, threads=self.worker_threads)
             if self.worker_threads and is_own(worker)
             else worker
             for worker in plan.workers
         )
-        asked = msgspec.structs.replace(
+        asked = replace(
             plan.asked or Ask(model=plan.model),
             ctx_size=self.ctx_size,
             server=self.server,
             worker_threads=self.worker_threads,
             extra_args=self.extra_args,
         )
-        return msgspec.structs.replace(
+        return replace(
             plan,
             ctx_size=self.ctx_size,
             server=self.server,
@@ -108,7 +107,7 @@ def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
     """
     threads = {worker.name: worker.threads for worker in proposed.workers}
     if set(threads) != {worker.name for worker in plan.workers}:
-        return msgspec.structs.replace(
+        return replace(
             with_kept(proposed, plan),
             api_port=plan.api_port,
             engine=plan.engine,
@@ -116,12 +115,9 @@ def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
             pair=plan.pair,
         )
     workers = tuple(
-        msgspec.structs.replace(worker, threads=threads[worker.name])
-        for worker in plan.workers
+        replace(worker, threads=threads[worker.name]) for worker in plan.workers
     )
-    return msgspec.structs.replace(
-        plan, workers=workers, speculation=proposed.speculation
-    )
+    return replace(plan, workers=workers, speculation=proposed.speculation)
 
 
 def own_cpu_workers(plan: Plan) -> tuple[WorkerSpec, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 
+import msgspec
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -36,8 +36,7 @@ REACH = 1
 """Columns beside a handle that still take hold of it."""
 
 
-@dataclass(frozen=True)
-class BarGeometry:
+class BarGeometry(msgspec.Struct, frozen=True, dict=True):
     """A bar of ``width`` columns that shows these whole-layer counts.
 
     Every segment keeps one column, if there is room for that, so that a device without
