@@ -48,7 +48,7 @@ from tui.model.launch_settings import (
 from tui.screens.cluster import launch_dialog
 from tui.screens.cluster.launch_dialog import LaunchDialog
 from tui.screens.cluster.split_pane import LoadTable, SplitPane
-from tui.widgets.inputs import OptionStrip
+from tui.widgets.form_fields import OptionStrip
 
 SIZE = (120, 36)
 PLAN = scenes.DEMO_PLAN

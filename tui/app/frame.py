@@ -426,7 +426,7 @@ class ConsoleScreen(Screen[None]):
             *self._get_breakpoint_classes(width, self.HORIZONTAL_BREAKPOINTS),
             *self._get_breakpoint_classes(height, self.VERTICAL_BREAKPOINTS),
         )
-        self.add_class(*breakpoints)
+        self.add_class(*breakpoints, update=False)
         self._lay_out()
         yield self.status_line
         yield from self.compose_body()

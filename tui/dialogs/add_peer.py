@@ -27,7 +27,8 @@ from tui.api.services import ClusterService
 from tui.app.messages import PeerAdded
 from tui.dialogs.dialog import Dialog
 from tui.model.peer_words import UNFIT, note_text
-from tui.widgets.inputs import LineInput, TickBox
+from tui.widgets.form_fields import TickBox
+from tui.widgets.inputs import LineInput
 from tui.widgets.row_list import Choice, ChoiceList, RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip, line

@@ -16,7 +16,8 @@ from backends.config import EFFECTS, Setting
 from backends.errors import DllmError
 from tui.actions import ACTIONS, bindings
 from tui.dialogs.dialog import Dialog
-from tui.widgets.inputs import LineInput, NameInput
+from tui.widgets.form_fields import NameInput
+from tui.widgets.inputs import LineInput
 from tui.widgets.keys import key_link, with_keys
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe, safe_line

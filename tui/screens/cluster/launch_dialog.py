@@ -25,7 +25,8 @@ from tui.model.launch_settings import (
     with_threads_of,
 )
 from tui.screens.cluster.split_pane import LoadTable
-from tui.widgets.inputs import LineInput, NumberInput, OptionStrip
+from tui.widgets.form_fields import NumberInput, OptionStrip
+from tui.widgets.inputs import LineInput
 from tui.widgets.safe_text import safe
 from tui.widgets.sources import least_of, told
 

@@ -112,7 +112,7 @@ _WHY_NOT = {
 class ClusterScreen(ConsoleScreen):
     """Panes; where there is no room for all, the focused one takes the place."""
 
-    AUTO_FOCUS = "SplitBar"
+    AUTO_FOCUS = ""
     BINDINGS = bindings("cluster", "live")
     LAYOUTS = (BALANCED, BESIDE, CHAT, PLAN)
 
