@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -36,11 +36,77 @@ class Dialog(ModalScreen[Result]):
     TYPING = False
     """True if a text field takes letters here, so that hints name other keys."""
 
-    on_worker_state_changed = report_worker
+    # Here, all of them, so that the first screen's styles are read sooner.
+    SCOPED_CSS = False
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        options.setdefault("classes", "dialog-screen")
-        super().__init__(*args, **options)
+    .dialog {
+        border: round $pane-border-focus;
+        border-title-color: $pane-title;
+        border-title-style: bold;
+        border-subtitle-color: $dim;
+        background: $surface;
+        padding: 0 1;
+        width: 64;
+        max-width: 96%;
+        height: auto;
+        max-height: 90%;
+    }
+
+    .dialog-buttons {
+        height: 1;
+        align-horizontal: right;
+        & > Button { margin: 0 0 0 1; min-width: 12; width: auto; }
+    }
+
+    ThemeDialog {
+        align: right middle;
+        background: transparent;
+        & .dialog { width: 36; margin: 0 2; }
+    }
+
+    /* Beside what it is about. */
+    MenuDialog {
+        align: left top;
+        background: transparent;
+        & .dialog { max-width: 100%; }
+    }
+
+    /* The bar above shows the plan under the cursor. */
+    BestDialog {
+        align: center bottom;
+        background: transparent;
+        & .dialog { width: 96%; max-width: 110; margin: 0 0 1 0; }
+    }
+
+    HelpDialog .dialog { width: 88; scrollbar-size-vertical: 1; }
+    HelpDialog Markdown { background: transparent; padding: 0; margin: 0; }
+    HelpDialog MarkdownParagraph { margin: 0 0 1 0; }
+
+    EventsDialog .dialog { width: 110; height: 90%; max-height: 34; }
+
+    RawDialog .dialog { width: 110; height: 90%; }
+
+    EvidenceDialog .dialog { width: 100; scrollbar-size-vertical: 1; }
+
+    PeerDialog .dialog { width: 96; scrollbar-size-vertical: 1; }
+
+    ProcessDialog .dialog { width: 120; scrollbar-size-vertical: 1; }
+
+    ModelPicker .dialog { width: 92%; max-width: 104; height: 84%; max-height: 30; }
+
+    FinderDialog .dialog { width: 104; height: 22; }
+
+    ChatsDialog .dialog, PlansDialog .dialog { width: 92%; max-width: 100; }
+
+    RaceSetup .dialog { width: 92%; max-width: 100; }
+    RaceDialog .dialog { width: 96%; max-width: 180; height: 94%; max-height: 94%; }
+
+    QuantsDialog .dialog { width: 110; max-width: 96%; }
+    """
+
+    on_worker_state_changed = report_worker
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Close with a result, once: fast typing may repeat the key.
