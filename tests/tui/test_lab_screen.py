@@ -148,7 +148,7 @@ async def test_each_link_has_its_sliders_and_shows_what_the_command_line_set(
 
 
 async def test_before_an_answer_it_predicts_and_says_what_to_do(
-    make_app: MakeApp,
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     links = (Link(worker="mini"), Link(worker="box"))
     cluster = ScriptedCluster(replace(serving(), links=links, speed=Speed()))
@@ -161,6 +161,13 @@ async def test_before_an_answer_it_predicts_and_says_what_to_do(
         told = app.editor.running_forecast
         assert told is not None
         await lab.shows(f"~{told.tok_per_s:.1f} tok/s   measured   —")
+        predicted: list[object] = []
+        assert isinstance(app.screen, LabScreen)
+        monkeypatch.setattr(app.screen, "_forecast", lambda: predicted.append(told))
+        shown = app.editor.snapshot
+        assert shown is not None
+        app.take(replace(shown, seq=shown.seq + 1, at=shown.at + 1))
+        assert predicted == [told]
 
 
 async def test_keys(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,7 @@ the speed without a draft under the same lab, once both were measured.
         self.query_one("#lab-empty").border_title = "Lab"
         self.set_class(not self._links, "-empty")
         self._sync()
+        self._show()
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         super().show_snapshot(snapshot)
@@ -179,6 +180,9 @@ the speed without a draft under the same lab, once both were measured.
         self._samples.take(snapshot)
         if self.is_mounted:
             self._sync()
+            # Else the edit is shown next, and all with it.
+            if self.status_line.held:
+                self._show()
 
     def show_edit(self) -> None:
         if self.is_mounted:
@@ -191,7 +195,6 @@ the speed without a draft under the same lab, once both were measured.
             block = self._blocks[link.worker]
             if not block.dragging and self._wishes.adopt(link):
                 block.show_lab(self._wishes.labs[link.worker])
-        self._show()
 
     def _rebuild(self) -> None:
         self._links_pane.remove_children()
