@@ -160,6 +160,12 @@ async def test_it_runs_while_tokens_come_and_one_key_ends_it(
         assert len(trail) > len(
             {s.style.bgcolor for s in bar.render_line(top) if s.style}
         )
+        # A frame is cut out of rows that were made before.
+        with monkeypatch.context() as patch:
+            patch.setattr("tui.screens.cluster.split_bar.trailed", None)
+            for column in range(bar.size.width):
+                bar._light(float(column))
+                assert bar.render_line(top).text == bar.lines()[top].text
         app.animation_level = "none"
         bar.follow()
         assert bar._lit is None

@@ -216,6 +216,8 @@ before a launch, how fast the best plan is, and one device alone, if that is fas
         """Brightness of the trail in each column."""
         self._passed = 0
         """Columns that the pulse has left behind in this pass."""
+        self._looks: dict[int, tuple[Strip, tuple[float, ...], Strip, Strip]] = {}
+        """By line of the bar: the row, the brightness, and how both make it look."""
         self._frames: Timer | None = None
 
     def on_mount(self) -> None:
@@ -317,8 +319,22 @@ before a launch, how fast the best plan is, and one device alone, if that is fas
         top, rows = self._bar_rows(self.content_size.height)
         if self._lit is None or not top <= y < top + rows:
             return row
-        row = trailed(row, self._shares[: self._passed], self.palette)
-        return selected(row, self._lit, self.palette.pulse)
+        start, end = self._lit
+        trail, pulse = self._looks_of(row, y)
+        parts = trail.crop(0, start), pulse.crop(start, end), row.crop(end)
+        return Strip.join(parts)
+
+    def _looks_of(self, row: Strip, y: int) -> tuple[Strip, Strip]:
+        """All of a row as the pulse leaves it behind, and as the pulse passes it.
+
+        Rows and brightness are the same for many passes of many frames.
+        """
+        known = self._looks.get(y)
+        if known is None or known[0] is not row or known[1] != self._shares:
+            left = trailed(row, self._shares, self.palette)
+            pulse = selected(row, (0, -1), self.palette.pulse)
+            self._looks[y] = known = row, self._shares, left, pulse
+        return known[2:]
 
     def _bar_rows(self, height: int) -> tuple[int, int]:
         return int(height > 1), max(1, height - 2)
