@@ -34,7 +34,10 @@ sys.meta_path[:] = [f for f in sys.meta_path if "_editable_" not in type(f).__mo
 """
 # A room of the code, and the tests that must notice its faults.
 ROOMS = {
-    "state": (["backends/state"], ["tests/unit/state", "tests/unit/planning"]),
+    "state": (
+        ["backends/state"],
+        ["tests/unit/state", "tests/unit/planning", "tests/unit/controller"],
+    ),
     "split": (["backends/split"], ["tests/unit/split", "tests/unit/planning"]),
     "planning": (["backends/planning"], ["tests/unit/planning"]),
     "speculation": (["backends/speculation"], ["tests/unit/speculation"]),
@@ -81,7 +84,7 @@ def faults_in(
         init(files, db, {})
         for item in db.work_items:
             fault = item.mutations[0]
-            if (kind := kind_of(fault)) and not _in_annotation(fault):
+            if (kind := kind_of(fault)) and not _shows_in_types_alone(fault):
                 of_kind[kind].append(fault)
     chosen: list[MutationSpec] = []
     kinds = sorted(of_kind)
@@ -95,11 +98,13 @@ def faults_in(
     return chosen
 
 
-def _in_annotation(fault: MutationSpec) -> bool:
-    if "_BitOr_" not in fault.operator_name:
-        return False
+def _shows_in_types_alone(fault: MutationSpec) -> bool:
     with tokenize.open(fault.module_path) as file:
         line = file.readlines()[fault.start_pos[0] - 1]
+    if "ReplaceTrue" in fault.operator_name:
+        return "frozen=True" in line or "kw_only=True" in line
+    if "_BitOr_" not in fault.operator_name:
+        return False
     return "->" in line or ":" in line or "None" in line
 
 
@@ -123,7 +128,8 @@ def sample(
         if outcome is TestOutcome.SURVIVED:
             where = f"{fault.module_path}:{fault.start_pos[0]} ({kind})"
             survivors.append(f"{where}\n{result.diff or ''}")
-        print(f"{room} {kind} {fault.module_path} {outcome.value}", file=sys.stderr)
+        place = f"{fault.module_path}:{fault.start_pos[0]}"
+        print(f"{room} {kind} {place} {outcome.value}", file=sys.stderr)
     return counts, survivors
 
 

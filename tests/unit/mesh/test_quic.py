@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -620,6 +621,14 @@ async def test_strangers_of_one_network_count_as_one() -> None:
     server._runner = cast("Any", SimpleNamespace(server=Server))
     server.let_in(transport("2001:db8::ff", lambda: closed.append(1)))
     assert closed == [1]
+
+
+async def test_a_relay_without_its_hash_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "blake3", None)
+    with socket.socket() as listening, pytest.raises(MachineError, match="blake3"):
+        await RelayServer("k3y").start(listening)
 
 
 def transport(address: str, abort: Any = None) -> Any:

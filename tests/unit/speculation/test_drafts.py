@@ -246,6 +246,7 @@ MANY_WORDS = [f"word{index}" for index in range(300)]
 BPE_WORDS = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}
 LLAMA3 = {**BPE_WORDS, "tokenizer.ggml.pre": "llama-bpe"}
 SPM_WORDS = {"tokenizer.ggml.model": "llama"}
+PLAMO2_WORDS = {"tokenizer.ggml.model": "plamo2"}
 
 
 def compared(
@@ -320,6 +321,7 @@ def test_one_other_word_is_named(tmp_path: Path, index: int) -> None:
             {**SPM_WORDS, "tokenizer.ggml.add_bos_token": False},
             "with no token",
         ),
+        (PLAMO2_WORDS, {**PLAMO2_WORDS, "tokenizer.ggml.bos_token_id": 7}, ""),
         ({"tokenizer.ggml.model": "new"}, {"tokenizer.ggml.model": "new"}, ""),
     ],
 )

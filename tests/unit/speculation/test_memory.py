@@ -236,12 +236,10 @@ def test_all_of_a_draft_model_stays_on_the_head() -> None:
         *("-md", "/there/d.gguf", "-devd", "none", "-ngld", "0"),
         *("--spec-type", "draft-simple", "--spec-draft-n-max", "8"),
     )
-    assert speculation_argv(HELP, ON_GPU, "/d", 8)[2:6] == (
-        "-devd",
-        "CUDA1",
-        "-ngld",
-        "5",
-    )
+    for name in ("CUDA1", "BLAS"):
+        elsewhere = replace(ON_GPU, device=f"a/{name}")
+        argv = speculation_argv(HELP, elsewhere, "/d", 8)
+        assert argv[2:6] == ("-devd", name, "-ngld", "5")
 
 
 @pytest.mark.parametrize(("mib", "told"), [(9, ("-td", "1")), (17, ()), (0, ())])

@@ -196,6 +196,12 @@ def test_alternatives_answer_what_else_would_be_possible() -> None:
     assert without.forecast is not None
     assert without.forecast.tok_per_s <= found.forecast.tok_per_s
     assert "a/CUDA0" not in without.devices
+    little = site(rooms_gib=(0.5, 1.5, 0.9))
+    (lacking,) = (
+        o for o in alternatives(little, Objective.DECODE) if o.name == "without a"
+    )
+    assert lacking.forecast is None
+    assert "fits" in lacking.why
     faster, twin = named[FAST_LINK], named["with one more like b"]
     assert faster.forecast is not None
     assert faster.forecast.tok_per_s > found.forecast.tok_per_s

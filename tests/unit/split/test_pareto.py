@@ -57,6 +57,19 @@ def test_nothing_of_one_context_is_beaten(slots: int) -> None:
                 assert not all(a <= b for a, b in pairs)
 
 
+def test_a_plan_of_another_context_beats_nothing() -> None:
+    there = several(1)
+    bests = {aim: best_split(there, aim) for aim in aims_of(there.plan)}
+    front = pareto_front(there, bests, ())
+    told = front[0].forecast
+    assert told is not None
+    faster = replace(told, tok_per_s=2 * told.tok_per_s, first_token_s=0.0)
+    for ctx_size in (there.plan.ctx_size * 2, there.plan.ctx_size // 2):
+        other = replace(front[0], ctx_size=ctx_size, forecast=faster)
+        names = {one.name for one in pareto_front(there, bests, [other])}
+        assert {one.name for one in front} <= names
+
+
 def test_each_aim_is_told_of_one_plan_that_is_best_for_it() -> None:
     there = several(8)
     front = front_of(there)
