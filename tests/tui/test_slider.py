@@ -11,23 +11,15 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.pilot import Pilot
 
-from tests.tui import scenes
 from tests.tui.helpers import resize, text_of, until
-from tui.app.console import ConsoleApp
-from tui.app.theming import DEFAULT_THEME
-from tui.model.files import BUILTIN_FOLDER
+from tests.tui.stages import Stage
 from tui.screens.lab.links import LATENCY, RATE
 from tui.widgets.slider import LABEL_WIDTH, Scale, Slider
 
 
-class SliderApp(ConsoleApp):
+class SliderApp(Stage):
     def __init__(self, scale: Scale = LATENCY) -> None:
-        super().__init__(
-            theme_folders=[BUILTIN_FOLDER],
-            theme=DEFAULT_THEME,
-            keys={},
-            clock=lambda: scenes.NOW,
-        )
+        super().__init__()
         self.slider = Slider("latency", scale, id="slider")
         self.changes: list[tuple[float, bool]] = []
 
@@ -35,6 +27,7 @@ class SliderApp(ConsoleApp):
         yield self.slider
 
     def on_mount(self) -> None:
+        super().on_mount()
         self.slider.focus()
 
     @on(Slider.Changed)
@@ -70,10 +63,8 @@ async def sliding(
 # --- mouse --------------------------------------------------------------------
 
 
-async def test_drag_also_outside_the_slider() -> None:
+async def test_drag_also_outside_the_slider_and_escape_takes_it_back() -> None:
     async with sliding(held=True) as (app, slider, pilot):
-        assert app.mouse_captured is slider
-        assert slider.dragging
         for value in (5, 10, 50):
             await pilot.hover(slider, offset=(x_of(slider, value), 0))
             slider.show_value(1)
@@ -83,26 +74,13 @@ async def test_drag_also_outside_the_slider() -> None:
             assert slider.value == value
         assert app.finals == []
         await pilot.mouse_up(offset=(99, 8))
-        assert app.mouse_captured is None
-        assert not slider.dragging
-        await pilot.hover(slider, offset=(70, 0))
-        assert slider.value == 500
         assert app.finals == [500]
-
-
-async def test_escape_ends_a_drag_where_it_began() -> None:
-    async with sliding() as (app, slider, pilot):
-        slider.show_value(3)
         await grab(pilot, slider)
         await pilot.hover(slider, offset=(60, 0))
-        assert slider.value != 3
+        assert slider.value != 500
         await pilot.press("escape")
-        assert slider.value == 3
-        assert app.mouse_captured is None
-        await pilot.hover(slider, offset=(40, 0))
-        await pilot.mouse_up(slider, offset=(40, 0))
-        assert slider.value == 3
-        assert app.finals == [3]
+        assert slider.value == 500
+        assert app.finals == [500, 500]
 
 
 async def test_only_a_click_on_the_track_jumps() -> None:
@@ -141,8 +119,6 @@ KEYS: list[tuple[list[str], float]] = [
     (["equals_sign", "7", "enter"], 7),
     (["equals_sign", "0", ".", "1", "5", "enter"], 0.15),
     (["equals_sign", "1", ".", ".", "5", "enter"], 1.5),
-    (["equals_sign", "4", "2", "backspace", "enter"], 4),
-    (["4", "2", "escape"], 10),
     (["equals_sign", ".", "enter"], 10),
     (["equals_sign", "9", "9", "9", "9", "9", "enter"], 10_000),
 ]
