@@ -198,9 +198,8 @@ async def _pairings(
     workers = used_workers(plan) if plan.relay else ()
     found = await gather_or_cancel(map(pairing, workers))
     pairs = dict(zip((worker.name for worker in workers), found, strict=True))
-    if model.sparse and workers:
-        features = await _features(machines.get(plan.head))
-        check_stand_ins(plan, model, pairs, features)
+    if workers:
+        check_stand_ins(plan, model, pairs)
     return pairs
 
 

@@ -47,7 +47,7 @@ SAMPLE_S = 1.0
 ANSWER_S = 0.9
 """A machine that takes longer has no figures in this second."""
 REFUSED_S = 10.0
-"""A machine that refuses, or whose helper is too old, is asked again after so long."""
+"""A machine that refuses is asked again after so long."""
 WEIGH_AGE_S = 2.0
 """Of what processes use, while somebody watches it."""
 CONTROLLER = "controller"

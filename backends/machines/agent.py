@@ -290,7 +290,7 @@ class AgentSession:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The abilities of the helper there; empty before the first call."""
+        """The optional parts of the helper there; empty before the first call."""
         return self._hello.features
 
     @property
@@ -586,11 +586,9 @@ class AgentSession:
 
     async def usage(self) -> MachineUsage:
         """The figures of the machine since the last such question."""
-        await self._require("usage")
         return self._part(await self._ask("usage"), MachineUsage)
 
     async def machine(self) -> MachineInfo:
-        await self._require("machine")
         answer = await self._ask_forked_job("machine", variables=VARIABLES)
         return self._part(answer, MachineInfo)
 
@@ -604,8 +602,6 @@ class AgentSession:
         until: Sequence[str] = (),
     ) -> Outcome:
         """As ``backends.machine_queries.MachineQueries`` says."""
-        if touch:
-            await self._require("run:touch")
         answer = await self._ask_forked_job(
             "run",
             timeout_s + ASK_TIMEOUT_S,
@@ -679,13 +675,11 @@ class AgentSession:
 
     async def worker_cache(self, directory: str = "") -> WorkerCache:
         """List the cache of ``rpc-server -c``; empty if there is no such directory."""
-        await self._require("cached")
         answer = await self._ask_forked_job("cached", directory=directory)
         return self._part(answer, WorkerCache)
 
     async def uncache(self, names: Iterable[str], directory: str = "") -> int:
         """Delete files of that cache; the bytes freed."""
-        await self._require("uncache")
         left, freed_bytes = list(names), 0
         while left:
             some, left = left[:NAMES_AT_ONCE], left[NAMES_AT_ONCE:]
@@ -705,14 +699,6 @@ class AgentSession:
         if answer.get("record") is None:
             return None
         return self._shown(record_of(self._part(answer["record"], AgentProcess)))
-
-    async def _require(self, feature: str) -> None:
-        await self.connect()
-        if feature not in self.features:
-            raise MachineError(
-                f"The helper on {self.name} is too old for that",
-                f"Install it anew: dllm-tui peers setup {self.name}.",
-            )
 
     async def _ask(
         self, verb: str, within_s: float = ASK_TIMEOUT_S, **members: Any
@@ -746,7 +732,6 @@ class AgentSession:
         self, verb: str, kind: type[W], progress: Callable[[W], int], **members: Any
     ) -> AsyncGenerator[W, None]:
         """Ask again and again until it is complete; the agent goes on where it was."""
-        await self._require(verb)
         work_s, before = WORK_S, 0
         while True:
             answer = await self._ask_forked_job(
@@ -763,12 +748,7 @@ class AgentSession:
 
 async def _renewed(channel: Channel, lease_s: float) -> None:
     while not channel.ended.is_set():
-        try:
+        # Silence, or the end of the channel; the way may come back in time.
+        with contextlib.suppress(MachineError):
             await channel.ask("lease", {"seconds": lease_s}, ASK_TIMEOUT_S)
-        except Refused:
-            # One of an earlier release lives as long as its connection.
-            return
-        except MachineError:
-            # Silence, or the end of the channel; the way may come back in time.
-            pass
         await asyncio.sleep(lease_s / RENEWALS)

@@ -84,13 +84,6 @@ async def measure_path(
         place = await worker.direct_address()
         if not place.address:
             return replace(way, why=place.why)
-        for machine in (head, worker):
-            if PROBE not in machine.agent.features:
-                await machine.agent.connect()
-            if PROBE not in machine.agent.features:
-                return replace(
-                    way, why=f"the helper on {machine.name} is too old to try"
-                )
         port = place.port or await worker.agent.free_port()
         return await _tried(way, head, worker, place.endpoint(port), rate=rate)
     except DllmError as error:

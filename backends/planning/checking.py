@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from backends.errors import PlanError
-from backends.planning.relay_pairs import CAN_BE_SPARSE, Pairing, alone_by_plan
+from backends.planning.relay_pairs import Pairing, alone_by_plan
 from backends.server_settings import (
     check_context,
     check_server,
@@ -293,20 +293,11 @@ def check_holes(plan: Plan, model: ModelInfo) -> None:
 
 
 def check_stand_ins(
-    plan: Plan,
-    model: ModelInfo,
-    pairings: Mapping[str, Pairing],
-    head_features: Iterable[str],
+    plan: Plan, model: ModelInfo, pairings: Mapping[str, Pairing]
 ) -> None:
     """Refuse a sparse file where a worker could not have what is a hole in it."""
     if model.sparse is None:
         return
-    if CAN_BE_SPARSE not in head_features:
-        raise PlanError(
-            f"{_sparse_name(model)} is sparse, and dllm-relay on {plan.head} is too "
-            "old for that",
-            f"Install ours there: dllm-tui peers setup {plan.head}.",
-        )
     for worker, lacked in _sparse_served(plan, model, model.sparse):
         pairing = pairings.get(worker.name)
         if pairing is None or not pairing.paired:

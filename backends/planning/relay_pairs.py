@@ -19,12 +19,8 @@ from backends.split.flags import used_workers
 from backends.state import PairMode, Plan, Value, WorkerSpec
 
 IDENTITY_DIGITS = 32
-CAN_PAIR = ("worker", "start:private", "worker:model", "pair:2")
-"""The features of a helper whose relay can be an end of a pair."""
 CAN_SEAL = "worker:tls"
 CAN_COMPRESS = "worker:zstd"
-CAN_BE_SPARSE = "head:sparse"
-"""Of the head's helper: its relay sends no hole of a sparse file."""
 
 
 class Pairing(Value, frozen=True, kw_only=True):
@@ -96,13 +92,10 @@ def alone_by_plan(plan: Plan, worker: WorkerSpec) -> str:
 
 def pairing_of(there: PairEnd, head: PairEnd) -> Pairing:
     """The pairing, without its key, of a worker that is to have a relay beside it."""
-    if old := _without(there, head, *CAN_PAIR):
-        mend = "" if old == LOCAL else f": dllm-tui peers setup {old}"
-        return Pairing(why=f"dllm-relay on {old} is too old to stand in a pair{mend}")
-    if old := _without(there, head, CAN_SEAL):
-        mend = "" if old == LOCAL else f", then dllm-tui peers setup {old}"
+    if open_end := _without(there, head, CAN_SEAL):
+        mend = "" if open_end == LOCAL else f", then dllm-tui peers setup {open_end}"
         return Pairing(
-            why=f"dllm-relay on {old} was built without TLS, which a pair needs:"
+            why=f"dllm-relay on {open_end} was built without TLS, which a pair needs:"
             f" install OpenSSL's headers there (Debian: libssl-dev){mend}"
         )
     home = "the model on disk: weights that are equal stay there"
@@ -118,8 +111,8 @@ def pairing_of(there: PairEnd, head: PairEnd) -> Pairing:
     )
 
 
-def _without(there: PairEnd, head: PairEnd, *needed: str) -> str:
-    return next((m.machine for m in (there, head) if set(needed) - set(m.features)), "")
+def _without(there: PairEnd, head: PairEnd, feature: str) -> str:
+    return next((m.machine for m in (there, head) if feature not in m.features), "")
 
 
 def _derived(secret: str, purpose: str) -> str:

@@ -88,7 +88,7 @@ TEST(told_by_the_kernel) {
   const TempDir folder;
   const RunDir run(folder / "not/yet/there");
   ProcessWatch watch(run, dllm::agent::kernel_events());
-  CHECK(!watch.looks());
+  CHECK(watch.fd() >= 0);
   leads_a_life(run.path(), watch);
   CHECK(!watch.deadline());
 }
@@ -97,7 +97,7 @@ TEST(found_by_looking) {
   const TempDir folder;
   const RunDir run(folder / "not/yet/there");
   ProcessWatch watch(run, nullptr);
-  CHECK(watch.looks());
+  CHECK(watch.fd() == -1);
   leads_a_life(run.path(), watch);
 }
 

@@ -151,35 +151,6 @@ def test_a_relay_that_died_unwatched_is_started_again(
     assert link(user)["mode"] == "pair"
 
 
-OLDER = """#!/bin/sh
-"$0-real" "$@" | sed -u '1s/,"worker[:a-z]*"//g'
-"""
-
-
-@pytest.mark.trial
-def test_a_helper_that_knows_no_pairs_stands_alone(
-    network: Network, user: HeadUser
-) -> None:
-    """An earlier release's says less of itself."""
-    prepared(user, "bob")
-    bob = network.peer("bob")
-    (listed,) = user.json("peers", "list")
-    relay = bob.inside(listed["facts"]["relay_path"])
-    relay.rename(f"{relay}-real")
-    relay.write_text(OLDER)
-    relay.chmod(0o755)
-    for pid in bob.agents():
-        os.kill(pid, signal.SIGKILL)
-    user.run("peers", "probe", "bob")
-    user.run("up", "--model", MODEL, "--peer", "bob", "--detach")
-    assert answer(user)
-    seen = link(user)
-    assert seen["mode"] == "metered"
-    assert seen["why"] == (
-        "dllm-relay on bob is too old to stand in a pair: dllm-tui peers setup bob"
-    )
-
-
 @pytest.mark.trial
 def test_weights_that_this_machine_has_stay_home(
     network: Network, user: HeadUser

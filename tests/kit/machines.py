@@ -26,7 +26,7 @@ from backends.link.transport import (
 from backends.machines.agent import Orphan, ProcessRecord, ProcessSpec
 from backends.machines.peer import ANY_USER
 from backends.planning.blueprint import short_name
-from backends.planning.relay_pairs import CAN_PAIR, CAN_SEAL
+from backends.planning.relay_pairs import CAN_COMPRESS, CAN_SEAL
 from backends.state import (
     Device,
     EngineSource,
@@ -64,7 +64,7 @@ class FakeAgent:
         self._machine = machine
         self.name = machine.name
         self.run_dir = f"/run/{machine.name}"
-        self.features = (*CAN_PAIR, CAN_SEAL, "worker:zstd")
+        self.features = (CAN_SEAL, CAN_COMPRESS)
         self.processes: dict[str, ProcessRecord] = {}
         self.logs: dict[str, str] = {}
         self.needs: dict[int, set[str]] = {}

@@ -111,8 +111,7 @@ def asked(program: str, folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     host = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)
     assert host.stdin is not None
     assert host.stdout is not None
-    features = json.loads(host.stdout.readline())["features"]
-    assert "usage" in features, "this helper program is older than its figures"
+    host.stdout.readline()
 
     def ask() -> dict[str, Any]:
         assert host.stdin is not None

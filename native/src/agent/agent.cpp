@@ -144,13 +144,8 @@ class Agent {
 
   [[nodiscard]] std::string hello() const {
     std::vector<std::string> features;
-    for (const auto& [name, verb] : quick_) features.push_back(name);
-    for (const auto& [name, verb] : slow_) features.push_back(name);
-    features.insert(features.end(), {"probe", "run:touch", "start:private", "worker",
-                                     "worker:model", "head:sparse", "pair:2", "usage"});
     if (link::has_tls()) features.emplace_back("worker:tls");
     if (link::has_compression()) features.emplace_back("worker:zstd");
-    features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
     json::Object object;
     object.text("hello", "dllm-relay agent").number("protocol", kProtocol);
     object.text("version", version_).raw("features", json::array(features));

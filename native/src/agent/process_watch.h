@@ -51,8 +51,6 @@ class ProcessWatch {
   // Readable when something happened; -1 where nobody tells.
   [[nodiscard]] int fd() const { return events_ ? events_->fd() : -1; }
 
-  [[nodiscard]] bool looks() const { return events_ == nullptr; }
-
   // Everything there is, as JSON by name; from now on `news` tells what changes.
   std::vector<std::string> begin(Clock::time_point now);
 

@@ -284,7 +284,6 @@ async def test_a_process_finds_its_secret_when_it_starts(agent: AgentSession) ->
     await wait_ended(agent, "p")
     log = (await agent.read_log("p", 0, 1000)).text
     assert log == f"600\n{SECRET}"
-    assert {"start:private", "worker"} <= set(agent.features)
 
 
 async def test_a_secret_is_in_no_other_file_and_gone_with_the_process(

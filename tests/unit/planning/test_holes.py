@@ -10,7 +10,7 @@ from backends.errors import PlanError
 from backends.models.layers import read_model
 from backends.planning.checking import check_holes, check_stand_ins
 from backends.planning.layer_allocation import allocate_layers
-from backends.planning.relay_pairs import CAN_BE_SPARSE, Pairing
+from backends.planning.relay_pairs import Pairing
 from backends.split.device_memory import device_loads, overcommitted
 from backends.split.layout import make_split
 from backends.state import Device, LayerRange, PairMode, Plan, SparseModel, WorkerSpec
@@ -105,7 +105,7 @@ def test_who_has_what_it_needs_may_start() -> None:
     model = replace(MODEL, sparse=sparse(range(4), output=False))
     check_holes(plan(4, N - 3), model)
     check_holes(plan(0, N + 1), model)
-    check_stand_ins(plan(4, N - 3), model, PAIRED, [CAN_BE_SPARSE])
+    check_stand_ins(plan(4, N - 3), model, PAIRED)
     # A worker whose layers are all here needs no file of its own.
     whole = replace(MODEL, sparse=sparse(range(N)))
     check_holes(plan(4, N - 3, worker=BARE), whole)
@@ -152,18 +152,15 @@ def test_tensors_that_go_elsewhere_than_their_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairing", "features", "why"),
+    ("pairing", "why"),
     [
-        (Pairing(why="dllm-relay on mini is too old"), (CAN_BE_SPARSE,), "is too old"),
-        (None, (CAN_BE_SPARSE,), "no relay stands beside it"),
-        (Pairing(why="", program="/r"), (CAN_BE_SPARSE,), "mini has no file of /big"),
-        (PAIRED["mini"], (), "dllm-relay on local is too old for that"),
+        (Pairing(why="dllm-relay on mini was built without TLS"), "without TLS"),
+        (None, "no relay stands beside it"),
+        (Pairing(why="", program="/r"), "mini has no file of /big"),
     ],
 )
-def test_a_worker_that_has_no_such_file(
-    pairing: Pairing | None, features: tuple[str, ...], why: str
-) -> None:
+def test_a_worker_that_has_no_such_file(pairing: Pairing | None, why: str) -> None:
     known = {"mini": pairing} if pairing else {}
     model = replace(MODEL, sparse=sparse(range(4)))
     with pytest.raises(PlanError, match=why):
-        check_stand_ins(plan(4, N - 3), model, known, features)
+        check_stand_ins(plan(4, N - 3), model, known)

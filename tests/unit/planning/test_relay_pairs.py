@@ -8,7 +8,6 @@ from backends.direct_address import DirectAddress
 from backends.planning.blueprint import needed_names
 from backends.planning.relay_pairs import (
     CAN_COMPRESS,
-    CAN_PAIR,
     CAN_SEAL,
     PairEnd,
     Pairing,
@@ -18,7 +17,7 @@ from backends.planning.relay_pairs import (
 from backends.split.layout import make_split
 from backends.state import PairMode, Plan, WorkerSpec
 
-ALL = (*CAN_PAIR, CAN_SEAL, CAN_COMPRESS)
+ALL = (CAN_SEAL, CAN_COMPRESS)
 DATA = DirectAddress(address="10.0.0.7")
 SECRET = "5a" * 32
 OWN = WorkerSpec(name="worker1")
@@ -111,21 +110,8 @@ def test_keys_differ_by_launch_and_by_link_and_come_again() -> None:
     assert pairing().key not in repr(pairing())
 
 
-@pytest.mark.parametrize("missing", CAN_PAIR)
-def test_older_helper_at_either_end_leaves_the_head_s_relay_alone(missing: str) -> None:
-    older = tuple(feature for feature in ALL if feature != missing)
-    found = pairing(there=older)
-    assert not found.paired
-    assert found.why == (
-        "dllm-relay on bob is too old to stand in a pair: dllm-tui peers setup bob"
-    )
-    found = pairing(here=older)
-    assert not found.paired
-    assert found.why == "dllm-relay on local is too old to stand in a pair"
-
-
 def test_a_helper_without_zstd_is_said() -> None:
-    plain = pairing(there=(*CAN_PAIR, CAN_SEAL))
+    plain = pairing(there=(CAN_SEAL,))
     assert plain.paired
     assert plain.why.endswith(
         "; not compressed, for dllm-relay on bob was built without zstd"
@@ -135,7 +121,7 @@ def test_a_helper_without_zstd_is_said() -> None:
 
 def test_without_tls_no_relay_stands_beside_a_worker() -> None:
     """Every user of its machine could dial that, and read files of ours."""
-    unsealed = pairing(there=CAN_PAIR)
+    unsealed = pairing(there=())
     assert not unsealed.paired
     assert unsealed.why == (
         "dllm-relay on bob was built without TLS, which a pair needs: install OpenSSL's"
