@@ -15,7 +15,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path, PurePath
 from statistics import harmonic_mean
 from typing import Any, NamedTuple, Protocol
@@ -444,28 +443,7 @@ def labs_on(links: Iterable[Link]) -> dict[str, Lab]:
 
 
 def _hash(value: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(_lean(value))).hexdigest()[:24]
-
-
-def _lean(value: object) -> object:
-    """The same without fields at their defaults: a new field changes no hash."""
-    if isinstance(value, tuple):
-        return [_lean(one) for one in value]
-    if not isinstance(value, msgspec.Struct):
-        return value
-    known = {name: getattr(value, name) for name in value.__struct_fields__}
-    usual = _defaults(type(value))
-    return {name: _lean(one) for name, one in known.items() if one != usual[name]}
-
-
-@cache
-def _defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
-    return {
-        one.name: one.default
-        if one.default_factory is msgspec.NODEFAULT
-        else one.default_factory()
-        for one in msgspec.structs.fields(kind)
-    }
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:24]
 
 
 # --- choosing -------------------------------------------------------------------
