@@ -1,25 +1,36 @@
-"""The chart of a benchmark: tokens per second over one axis, a line for each case."""
+"""Charts as pictures: tokens per second of a benchmark, and of a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from math import isfinite
+from textwrap import wrap
 from typing import NamedTuple
 
-from backends.bench.results import AXES, BenchRun, Interval, conditions_text, varying
+from backends.bench.sweep_report import X_TITLE, axis_end, highest, sweep_text
+from backends.state.sweeps import Sweep
 
-NUMERIC_AXES = ("latency_ms", "rate_mb_s", "slots", "workers", "ctx_size")
-UNITS = {"latency_ms": "ms", "rate_mb_s": "MB/s", "ctx_size": "tokens"}
-# Okabe and Ito's, told apart by colour-blind people too.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 420, 60, 20, 64, 48
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 420, 64, 24, 72, 52
 TICKS = 5
+GROUND, EDGE, GRID, TEXT, DIM = "#10151d", "#5b6678", "#232b38", "#e8ecf3", "#a9b3c4"
+"""A ground of its own, so that it reads alike on light pages and dark."""
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
+"""Of Okabe and Ito, told apart by colour-blind people too."""
+PREDICTED, MEASURED, DISTURBED = COLOURS[0], COLOURS[1], COLOURS[4]
+
+Place = tuple[float, float]
+At = Callable[[float, float], Place]
+"""The place of a value in the picture."""
 
 
 class Point(NamedTuple):
     x: float
-    y: Interval
+    y: float
+    low: float
+    high: float
+    """Infinite for a value without bounds."""
 
 
 class Chart(NamedTuple):
@@ -33,93 +44,117 @@ class Chart(NamedTuple):
         return sorted({point.x for line in self.lines.values() for point in line})
 
 
-def chart_of(run: BenchRun) -> Chart | None:
-    """The chart of a run; None if no axis has two measured values."""
-    of_network = [r for r in run.results if not r.case.weights]
-    names = varying([result.case for result in of_network])
-    measured = [result for result in of_network if result.rates]
-    for axis in NUMERIC_AXES:
-        xs = {float(getattr(result.case, axis) or 0) for result in measured}
-        if axis not in names or len(xs) < 2:
-            continue
-        others = [name for name in names if name != axis]
-        lines: dict[str, list[Point]] = {}
-        for result in measured:
-            label = ", ".join(f"{AXES[n][0]} {AXES[n][1](result.case)}" for n in others)
-            x = float(getattr(result.case, axis) or 0)
-            point = Point(x, Interval.of(result.rates))
-            lines.setdefault(label, []).append(point)
-        title = f"{AXES[axis][0]} ({UNITS[axis]})" if axis in UNITS else AXES[axis][0]
-        return Chart(title, {k: sorted(line) for k, line in lines.items()})
-    return None
-
-
-def as_svg(run: BenchRun) -> str:
-    """The chart as a picture, with the interval of each case and the conditions."""
-    chart = chart_of(run) or Chart("", {})
-    return "\n".join(_svg(chart, conditions_text(run))) + "\n"
-
-
-def _svg(chart: Chart, caption: str) -> Iterator[str]:
+def chart_svg(chart: Chart, caption: str) -> str:
+    """Lines with the interval of each point, as a picture."""
     xs = chart.xs or [0.0, 1.0]
     # A wide interval is cut at the edge.
-    highest = [p.y.median for line in chart.lines.values() for p in line]
-    most = 1.1 * max(highest, default=1.0)
+    most = max((p.y for line in chart.lines.values() for p in line), default=1.0)
+    colours = [COLOURS[at % len(COLOURS)] for at in range(len(chart.lines))]
+    lines = list(zip(colours, chart.lines.values(), strict=True))
+
+    def marks(at: At) -> Iterator[str]:
+        for colour, line in lines:
+            yield _curve([at(p.x, p.y) for p in line], colour)
+            for p in line:
+                x, y = at(p.x, p.y)
+                if isfinite(p.high):
+                    low, high = at(p.x, p.low)[1], at(p.x, p.high)[1]
+                    yield f'<path d="M{x} {low}V{high}" stroke="{colour}"/>'
+                yield f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>'
+
+    legend = list(zip(colours, chart.lines, strict=True))
+    return _picture(
+        wrap(caption, 84)[:3], chart.axis, xs, axis_end(most), marks, legend
+    )
+
+
+def sweep_svg(sweep: Sweep) -> str:
+    """Measured points over the predicted curve with its band, as a picture."""
+
+    def marks(at: At) -> Iterator[str]:
+        above = [at(one.latency_ms, one.high) for one in sweep.points]
+        below = [at(one.latency_ms, one.low) for one in reversed(sweep.points)]
+        band = _path(above + below)
+        yield f'<polygon points="{band}" fill="{PREDICTED}" opacity="0.18"/>'
+        curve = [at(one.latency_ms, one.predicted_tok_per_s) for one in sweep.points]
+        yield _curve(curve, PREDICTED)
+        for one in sweep.measured:
+            x, y = at(one.latency_ms, one.tok_per_s or 0.0)
+            drawn = f'fill="{MEASURED}"'
+            if one.disturbed:
+                drawn = f'fill="{GROUND}" stroke="{DISTURBED}" stroke-width="2"'
+            yield f'<circle cx="{x}" cy="{y}" r="4" {drawn}/>'
+
+    links = ", ".join(sweep.workers)
+    head = [f"{os.path.basename(sweep.model)} · link {links}", sweep_text(sweep)]
+    legend = [(MEASURED, "● measured"), (PREDICTED, "— predicted, and its band")]
+    if any(one.disturbed for one in sweep.measured):
+        legend.append((DISTURBED, "○ measured, disturbed by other work"))
+    end = sweep.points[-1].latency_ms
+    xs = [end * tick / TICKS for tick in range(TICKS + 1)]
+    return _picture(head, X_TITLE, xs, axis_end(highest(sweep.points)), marks, legend)
+
+
+def _picture(
+    head: Sequence[str],
+    axis: str,
+    xs: Sequence[float],
+    top: float,
+    marks: Callable[[At], Iterator[str]],
+    legend: Iterable[tuple[str, str]],
+) -> str:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
 
-    def x_at(x: float) -> float:
-        return LEFT + (x - xs[0]) / (xs[-1] - xs[0]) * (right - LEFT)
+    def at(x: float, y: float) -> Place:
+        along = (x - xs[0]) / (xs[-1] - xs[0])
+        up = min(y / top, 1.0)
+        return (
+            round(LEFT + along * (right - LEFT), 1),
+            round(bottom - up * (bottom - TOP), 1),
+        )
 
-    def y_at(y: float) -> float:
-        return bottom - y / most * (bottom - TOP)
+    def drawn() -> Iterator[str]:
+        yield (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            f'width="{WIDTH}" height="{HEIGHT}" font-family="monospace" font-size="13">'
+        )
+        yield f"<title>{escape(': '.join(head))}</title>"
+        yield (
+            f'<rect x="1" y="1" width="{WIDTH - 2}" height="{HEIGHT - 2}" rx="12" '
+            f'fill="{GROUND}" stroke="{EDGE}" stroke-width="2"/>'
+        )
+        for row, words in enumerate(head):
+            yield _text(LEFT, 24 + 18 * row, words, colour=DIM if row else TEXT)
+        for tick in range(TICKS + 1):
+            y = at(xs[0], top * tick / TICKS)[1]
+            yield f'<path d="M{LEFT} {y}H{right}" stroke="{GRID}"/>'
+            yield _text(LEFT - 8, y + 4, f"{top * tick / TICKS:.3g}", anchor="end")
+        for x in xs:
+            yield _text(at(x, 0)[0], bottom + 18, f"{x:g}", anchor="middle")
+        yield _text((LEFT + right) / 2, HEIGHT - 14, axis, anchor="middle")
+        yield _text(LEFT - 8, TOP - 10, "tok/s", anchor="end")
+        yield from marks(at)
+        for row, (colour, label) in enumerate(legend):
+            below = TOP + 14 + 18 * row
+            yield _text(right - 8, below, label, anchor="end", colour=colour)
+        yield "</svg>"
 
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12">'
-    )
-    yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
-    for at, words in enumerate(_wrapped(caption, 110)):
-        yield _text(LEFT, 16 + 14 * at, words, size=11)
-    for tick in range(TICKS + 1):
-        value = most * tick / TICKS
-        y = y_at(value)
-        yield f'<path d="M{LEFT} {y:.1f}H{right}" stroke="#ddd"/>'
-        yield _text(LEFT - 6, y + 4, f"{value:.3g}", anchor="end")
-    for x in xs:
-        yield _text(x_at(x), bottom + 16, f"{x:g}", anchor="middle")
-    yield _text((LEFT + right) / 2, HEIGHT - 12, chart.axis, anchor="middle")
-    yield _text(LEFT, TOP - 10, "tok/s", anchor="end")
-    for at, (label, line) in enumerate(chart.lines.items()):
-        colour = COLOURS[at % len(COLOURS)]
-        path = " ".join(f"{x_at(p.x):.1f},{y_at(p.y.median):.1f}" for p in line)
-        pen = f'stroke="{colour}" stroke-width="2" fill="none"'
-        yield f'<polyline points="{path}" {pen}/>'
-        for p in line:
-            x, y = x_at(p.x), y_at(p.y.median)
-            if isfinite(p.y.high):
-                low, high = y_at(p.y.low), y_at(min(p.y.high, most))
-                yield f'<path d="M{x:.1f} {low:.1f}V{high:.1f}" stroke="{colour}"/>'
-            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
-        yield _text(right, TOP + 14 * at, label, anchor="end", colour=colour)
-    yield "</svg>"
+    return "\n".join(drawn()) + "\n"
+
+
+def _path(places: Iterable[Place]) -> str:
+    return " ".join(f"{x},{y}" for x, y in places)
+
+
+def _curve(places: Iterable[Place], colour: str) -> str:
+    pen = f'stroke="{colour}" stroke-width="2" fill="none"'
+    return f'<polyline points="{_path(places)}" {pen}/>'
 
 
 def _text(
-    x: float,
-    y: float,
-    words: str,
-    *,
-    anchor: str = "start",
-    colour: str = "#333",
-    size: int = 12,
+    x: float, y: float, words: str, *, anchor: str = "start", colour: str = DIM
 ) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" '
-        f'font-size="{size}">{escape(words)}</text>'
+        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{colour}">'
+        f"{escape(words)}</text>"
     )
-
-
-def _wrapped(text: str, columns: int) -> Sequence[str]:
-    from textwrap import wrap
-
-    return wrap(text, columns)[:3]

@@ -17,6 +17,7 @@ import psutil
 from msgspec import Meta
 from msgspec.structs import asdict, replace
 
+from backends.bench.chart import Chart, Point
 from backends.bench.matrix import Case
 from backends.errors import UsageError, disk_errors
 from backends.state import NOT_JSON, Ask, ClusterSnapshot, Value
@@ -440,3 +441,30 @@ def conditions_text(run: BenchRun) -> str:
         f"tokens an answer, median ± half of its 95 % interval over "
         f"{format_count(run.rounds, 'round')} in turn, each launched anew."
     )
+
+
+# --- the chart ------------------------------------------------------------------
+
+NUMERIC_AXES = ("latency_ms", "rate_mb_s", "slots", "workers", "ctx_size")
+UNITS = {"latency_ms": "ms", "rate_mb_s": "MB/s", "ctx_size": "tokens"}
+
+
+def chart_of(run: BenchRun) -> Chart | None:
+    """The chart of a run; None if no axis has two measured values."""
+    of_network = [r for r in run.results if not r.case.weights]
+    names = varying([result.case for result in of_network])
+    measured = [result for result in of_network if result.rates]
+    for axis in NUMERIC_AXES:
+        xs = {float(getattr(result.case, axis) or 0) for result in measured}
+        if axis not in names or len(xs) < 2:
+            continue
+        others = [name for name in names if name != axis]
+        lines: dict[str, list[Point]] = {}
+        for result in measured:
+            label = ", ".join(f"{AXES[n][0]} {AXES[n][1](result.case)}" for n in others)
+            x = float(getattr(result.case, axis) or 0)
+            point = Point(x, *Interval.of(result.rates))
+            lines.setdefault(label, []).append(point)
+        title = f"{AXES[axis][0]} ({UNITS[axis]})" if axis in UNITS else AXES[axis][0]
+        return Chart(title, {k: sorted(line) for k, line in lines.items()})
+    return None

@@ -20,7 +20,7 @@ from typing import Any
 import click
 import msgspec
 
-from backends.bench.chart import as_svg, chart_of
+from backends.bench.chart import Chart, chart_svg
 from backends.bench.matrix import (
     CACHED,
     NO_RELAY,
@@ -41,6 +41,7 @@ from backends.bench.results import (
     Measurement,
     as_csv,
     as_markdown,
+    chart_of,
     comparison_tables,
     conditions,
     conditions_text,
@@ -197,7 +198,8 @@ async def bench(
         say(f"Results: {file}")
     tables = [table(run), *(seeds_tables(run) if run.profile == SEEDS else [])]
     article = "\n".join([f"{conditions_text(run)}\n", *map(as_markdown, tables)])
-    for name, text in (csv, as_csv(run)), (markdown, article), (svg, as_svg(run)):
+    picture = chart_svg(chart_of(run) or Chart("", {}), conditions_text(run))
+    for name, text in (csv, as_csv(run)), (markdown, article), (svg, picture):
         if name:
             write_document(Path(name), text)
             say(f"Wrote {name}.")
@@ -644,7 +646,7 @@ def _plot(run: BenchRun) -> list[str]:
     plotext.title(f"tok/s over {chart.axis}")
     signs = dict(zip(chart.lines, cycle(SIGNS), strict=False))
     for label, line in chart.lines.items():
-        xs, ys = [p.x for p in line], [p.y.median for p in line]
+        xs, ys = [p.x for p in line], [p.y for p in line]
         plotext.plot(xs, ys, marker=signs[label])
     plotext.xticks(chart.xs)
     plotext.ylim(0, None)

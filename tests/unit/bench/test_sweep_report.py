@@ -9,12 +9,10 @@ import xml.etree.ElementTree as ET
 import pytest
 from msgspec.structs import replace
 
+from backends.bench.chart import DISTURBED, GROUND, sweep_svg
 from backends.bench.sweep_report import (
-    DISTURBED,
-    GROUND,
     axis_end,
     sweep_csv,
-    sweep_svg,
     sweep_text,
 )
 from backends.state.sweeps import Sweep, SweepPoint, SweepRequest
