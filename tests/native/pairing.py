@@ -14,6 +14,9 @@ from typing import Any, Self
 from tests.kit.waiting import PATIENCE_S
 from tests.native.relaying import Relay, running
 
+# So that the worker is asked what the client asks, and nothing else.
+AS_ASKED = ("--no-answers",)
+
 
 def key_file(path: Path) -> tuple[str, str]:
     path.touch(0o600)

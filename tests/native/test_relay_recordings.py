@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.native.pairing import AS_ASKED
 from tests.native.recording import FOLDER, REQUEST_HEADER_BYTES, Session, replay, whole
 from tests.native.relaying import Worker, running
 
@@ -107,7 +108,7 @@ def test_a_real_session_passes_byte_for_byte_and_is_counted_right(
     session = Session.load(file)
     with (
         Worker() as worker,
-        running(relay, worker.port, tmp_path / "w.sock", "--no-answers") as head,
+        running(relay, worker.port, tmp_path / "w.sock", *AS_ASKED) as head,
         head.stats() as stats,
     ):
         for recording in session.recordings:

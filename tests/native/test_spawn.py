@@ -40,7 +40,7 @@ class Started:
 
     @property
     def alive(self) -> bool:
-        return start_id(self.pid) == self.record["start_id"]
+        return start_id(self.pid) == str(self.record["start_id"])
 
     @property
     def log(self) -> str:
@@ -300,7 +300,8 @@ def test_of_many_with_one_name_one_wins(spawner: Spawner) -> None:
 
 
 def test_the_record_tells_everything(spawner: Spawner) -> None:
-    given = {"env": {"A": "1"}, "unset": ["B"], "meta": '{"role":"worker"}'}
+    given: dict[str, Any] = {"env": {"A": "1"}, "unset": ["B"]}
+    given |= {"meta": '{"role":"worker"}'}
     given |= {"ignore_sigpipe": True, "log_limit": 1000, "cwd": "/usr"}
     before = time.time()
     child = spawner.start("sleep", "60", options=given)
