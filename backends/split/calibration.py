@@ -440,46 +440,19 @@ def _weighted(
 
     ``counts`` are the equations' weights.
     """
-    size = len(prior)
-    matrix = [[float(row == col) for col in range(size)] for row in range(size)]
-    right = [0.0] * size
-    for equation, count in zip(equations, counts, strict=True):
-        scaled = [a * b for a, b in zip(equation.row, spread, strict=True)]
-        rest = equation.ms - equation.said_ms(prior)
-        used = [at for at, figure in enumerate(scaled) if figure]
-        for at in used:
-            right[at] += count * scaled[at] * rest
-            for other in used:
-                matrix[at][other] += count * scaled[at] * scaled[other]
-    inverse = _inverse(matrix)
-    shift = [sum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
-    return _Solved(
-        [p + s * by for p, s, by in zip(prior, spread, shift, strict=True)],
-        [
-            [inverse[row][col] * spread[row] * spread[col] for col in range(size)]
-            for row in range(size)
-        ],
-    )
+    # Imported here because numpy is no matter of starting up.
+    import numpy as np
 
-
-def _inverse(matrix: list[list[float]]) -> list[list[float]]:
-    """By elimination; the prior makes it well-conditioned and positive."""
-    size = len(matrix)
-    rows = [
-        [*row, *(float(at == col) for col in range(size))]
-        for at, row in enumerate(matrix)
-    ]
-    for at in range(size):
-        pivot = max(range(at, size), key=lambda other: abs(rows[other][at]))
-        rows[at], rows[pivot] = rows[pivot], rows[at]
-        factor = rows[at][at]
-        rows[at] = [figure / factor for figure in rows[at]]
-        for other in range(size):
-            if other != at and (by := rows[other][at]):
-                rows[other] = [
-                    a - by * b for a, b in zip(rows[other], rows[at], strict=True)
-                ]
-    return [row[size:] for row in rows]
+    by = np.array(spread)
+    plain = np.array([one.row for one in equations]).reshape(-1, len(by))
+    rest = np.array([one.ms for one in equations]) - plain @ np.array(prior)
+    scaled = plain * by
+    counted = scaled.T * np.array(counts)
+    # The prior makes it well-conditioned and positive.
+    inverse = np.linalg.inv(np.eye(len(by)) + counted @ scaled)
+    shift = inverse @ (counted @ rest)
+    mean = np.array(prior) + by * shift
+    return _Solved(mean.tolist(), (inverse * np.outer(by, by)).tolist())
 
 
 def noise_of(
