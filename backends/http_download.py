@@ -51,8 +51,6 @@ class Partial(Value, frozen=True, kw_only=True):
     validator: str = ""
     """Its ETag, or the date of its last change."""
     size_bytes: int = 0
-    is_given: bool = False
-    """True if the user told the hash, who may be wrong."""
 
     @property
     def sha256(self) -> str:
@@ -91,9 +89,7 @@ def get_file(
             return False
         work = _Transfer(part, descriptor, origin, progress)
         retried(place, work.resume, work.come_bytes)
-        finish_download(
-            part, file, origin.sha256, progress, check, is_given=origin.is_given
-        )
+        finish_download(part, file, origin.sha256, progress, check)
     return True
 
 
@@ -103,26 +99,12 @@ def finish_download(
     sha256: str,
     progress: DownloadProgress,
     check: Callable[[Path], object] = lambda _: None,
-    *,
-    is_given: bool = False,
 ) -> None:
-    """Check what has arrived, and give it its name; remove it if it is wrong.
-
-    It is kept if the hash is one that the user has given, who may be wrong.
-    """
+    """Check what has arrived, and give it its name; remove it if it is wrong."""
     name, found = progress.file, sha256
     if sha256:
         progress.begin(f"checking {name}")
         found = sha256_of(part)
-    if found != sha256 and is_given:
-        # The next call knows it by the hash that it has.
-        kept = Partial(url=f"sha256:{found}", size_bytes=part.stat().st_size)
-        write_private(_note_of(part), msgspec.json.encode(kept))
-        raise DllmError(
-            f"{name} has the SHA-256 {found}, and {sha256} was given",
-            "If that is mistyped, repeat with the right one: what has come is kept. "
-            "If not, the file is wrong: the same command gets it anew.",
-        )
     try:
         if found != sha256:
             what = "its SHA-256 is not the one that was announced"

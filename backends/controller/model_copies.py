@@ -26,7 +26,7 @@ from backends.machines.peer_downloads import (
     whole_files,
 )
 from backends.machines.ssh.files import read_at
-from backends.models.download import hub_environment, parse_source, remote_addresses
+from backends.models.download import hub_environment, remote_addresses
 from backends.models.header import read_header
 from backends.models.identity import files_of, full_sha256
 from backends.models.layer_file import Run, layer_files
@@ -53,8 +53,6 @@ class CopySource(NamedTuple):
     origin: str
     """Another for each version of it."""
     renew: Callable[[], Awaitable[None]] | None = None
-    is_given: bool = False
-    """True if the user told the hash."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +86,6 @@ class ModelCopies:
             names = tuple(file.name for file in files)
             ways = (FromHere(files),)
             return CopySource(files, names, ("",) * len(files), ways, source)
-        is_given = bool(parse_source(source).sha256)
         env, headers = hub_environment(settings), self._cache / "remote"
 
         async def ask() -> RemoteModel:
@@ -109,7 +106,6 @@ class ModelCopies:
             # The folder of a header is called by its address, ETag and last change.
             origin=copies[0].parent.name,
             renew=addresses.renew,
-            is_given=is_given,
         )
 
     async def _at_peer(self, name: str, path: str) -> CopySource:
@@ -210,14 +206,7 @@ def _wanted(found: CopySource, layers: str) -> list[Wanted]:
     if not layers:
         sizes = [copy.stat().st_size for copy in found.headers]
         return [
-            Wanted(
-                name,
-                b"",
-                (Run(0, size, 0),),
-                sha256,
-                origin=found.origin,
-                is_given=found.is_given,
-            )
+            Wanted(name, b"", (Run(0, size, 0),), sha256, origin=found.origin)
             for name, size, sha256 in zip(
                 found.names, sizes, found.sha256s, strict=True
             )

