@@ -61,8 +61,6 @@ class Paths(Value, frozen=True, kw_only=True):
     trials_file = _Below("state_dir", "trials.json")
     speeds_file = _Below("state_dir", "speeds.json")
     """The measured speed of devices and links."""
-    usage_file = _Below("state_dir", "usage.json")
-    """The last minutes of machines, from a controller that ended to the next."""
     events_dir = _Below("state_dir", "events")
     keys_file = _Below("state_dir", "keys.json")
     """The API keys of clients on other machines, hashed."""

@@ -133,7 +133,6 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         is_on=lambda: inventory.settings().gossip,
     )
     usage = UsageMonitor(clusters, peers)
-    usage.take_up(paths.usage_file)
     parts = Parts(
         inventory=inventory,
         clusters=clusters,
@@ -167,7 +166,6 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
             await chats.close()
             for task in tasks:
                 task.cancel()
-    usage.keep(paths.usage_file)
     await clusters.leave()
     await peers.close()
     # Requests whose askers left would start the agent again.

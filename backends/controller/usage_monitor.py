@@ -7,19 +7,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import psutil
 from msgspec.structs import replace
 
 from backends.controller.processes import AGENT
 from backends.errors import DllmError, MachineError
 from backends.state import (
-    NOT_JSON,
     ClusterSnapshot,
     ClusterState,
     Device,
@@ -35,7 +31,6 @@ from backends.state import (
 )
 from backends.state.usage import HISTORY_S
 from backends.units import MS_PER_S
-from backends.writing import write_private
 
 if TYPE_CHECKING:
     from backends.controller.clusters import Clusters
@@ -85,20 +80,6 @@ class UsageMonitor:
         self._sampled = asyncio.Event()
         self._begun = asyncio.Lock()
         self.watchers = 0
-
-    def keep(self, file: Path) -> None:
-        """Write the history down for the next controller."""
-        histories = {name: tuple(one.samples) for name, one in self._known.items()}
-        with suppress(OSError, ValueError):
-            write_private(file, msgspec.json.encode(histories), durable=False)
-
-    def take_up(self, file: Path) -> None:
-        """Continue what an earlier controller kept, as far as it is recent."""
-        now, kind = time.time(), dict[str, tuple[UsageSample, ...]]
-        with suppress(OSError, *NOT_JSON):
-            for name, kept in msgspec.json.decode(file.read_bytes(), type=kind).items():
-                samples = self._known.setdefault(name, _Known()).samples
-                samples.extend(one for one in kept if now - HISTORY_S < one.at <= now)
 
     async def run(self) -> None:
         while True:

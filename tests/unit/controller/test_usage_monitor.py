@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -159,31 +158,6 @@ async def test_a_console_that_comes_back_finds_the_time_between(
     running.cancel()
     later = await world.monitor.report("default")
     assert later.machines[0].samples[0] == first.machines[0].samples[0]
-
-
-async def test_the_next_controller_continues_the_last_minutes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1000.0)
-    first, next_one, late = World(), World(), World()
-    file = tmp_path / "usage.json"
-    kept = (await first.monitor.report("default")).machines[0].samples
-    first.monitor.keep(file)
-    monkeypatch.setattr(time, "time", lambda: 1005.0)
-    next_one.monitor.take_up(file)
-    report = await next_one.monitor.report("default")
-    assert [one.at for one in report.machines[0].samples] == [1000, 1005]
-    assert report.machines[0].samples[:1] == kept
-    monkeypatch.setattr(time, "time", lambda: 1700.0)
-    late.monitor.take_up(file)
-    assert not late.monitor._known["local"].samples
-    monkeypatch.setattr(time, "time", lambda: 999.0)
-    late.monitor.take_up(file)
-    assert not late.monitor._known["local"].samples, "they are of the future"
-    monkeypatch.setattr(time, "time", lambda: 1005.0)
-    for raw in (file.read_bytes()[:-1], b'{"\x80": []}'):
-        file.write_bytes(raw)
-        late.monitor.take_up(file)
 
 
 async def test_nothing_is_sampled_while_nobody_looks_and_nothing_runs(
