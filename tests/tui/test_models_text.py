@@ -81,7 +81,9 @@ def test_the_summary_counts() -> None:
 def test_an_empty_list_says_why() -> None:
     assert empty_text(None) == "Looking for models…"
     assert empty_text(ModelCatalogue(scanning=True)) == "Looking for models…"
-    assert "“x”" in empty_text(ModelCatalogue(models=ALL), "x")
+    unmatched = empty_text(ModelCatalogue(models=ALL), "x")
+    assert "“x”" in unmatched
+    assert "{models.get}" in unmatched
     nothing = empty_text(ModelCatalogue(folders=("/a", "/b")))
     assert "· /a\n· /b" in nothing
     assert "model_dirs" in nothing

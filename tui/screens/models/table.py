@@ -160,12 +160,15 @@ def folders_text(catalogue: ModelCatalogue) -> str:
     return safe_line(f"looked in {', '.join(folders)}")
 
 
+GET = "To get one from elsewhere: Models ({app.models}), then {models.get}."
+
+
 def empty_text(catalogue: ModelCatalogue | None, query: str = "") -> str:
     """Why there is nothing in the list, and what to do."""
     if catalogue is None or (catalogue.scanning and not catalogue.models):
         return "Looking for models…"
     if catalogue.models:
-        return f"No model matches “{query}”. {{models.unfilter}} shows all."
+        return f"No model matches “{query}”. {{models.unfilter}} shows all.\n\n{GET}"
     folders = (
         "\n".join(f"· {safe_line(folder)}" for folder in catalogue.folders)
         or "· nowhere"
@@ -173,7 +176,8 @@ def empty_text(catalogue: ModelCatalogue | None, query: str = "") -> str:
     return (
         f"No GGUF file found. I looked in\n{folders}\n\n"
         "Put one there, add a folder to model_dirs in the configuration,\n"
-        "press {models.path} to give a path, or start with  dllm-tui up PATH"
+        "press {models.path} to give a path, or start with  dllm-tui up PATH\n\n"
+        + GET
     )
 
 
