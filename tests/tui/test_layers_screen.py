@@ -46,6 +46,8 @@ def test_the_types_of_a_layer_begin_with_the_largest() -> None:
     three = {"F32": 1, "Q4_K": 6, "Q6_K": 3}
     assert quants_text(Layer(index=0, bytes=9, quants=three)).endswith("Q6_K 30 %, …")
     assert quants_text(Layer(index=0, bytes=9, quants={"Q8_0": 9})) == "Q8_0"
+    norms = {"Q4_1": 2_200_000, "F32": 4_600}
+    assert quants_text(Layer(index=0, bytes=9, quants=norms)) == "Q4_1"
 
 
 @asynccontextmanager

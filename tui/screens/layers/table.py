@@ -23,6 +23,7 @@ from tui.widgets.strips import clip
 from tui.widgets.table import SortableTable, SortOrder, TableColumn
 
 QUANTS_SHOWN = 2
+QUANT_SHARE_MIN = 0.005
 OUTPUT = "output"
 MARK = "●"
 
@@ -70,11 +71,15 @@ def device_text(row: LayerRow) -> str:
 
 
 def quants_text(layer: Layer) -> str:
-    """``Q4_K 92 %, Q6_K 8 %``: the types of a layer, the one with most bytes first."""
+    """``Q4_K 92 %, Q6_K 8 %``: the types of a layer, the one with most bytes first.
+
+    Norms, of less than half a percent, are left out.
+    """
     total = max(sum(layer.quants.values()), 1)
-    by_size = sorted(layer.quants.items(), key=lambda pair: -pair[1])
+    told = (pair for pair in layer.quants.items() if pair[1] >= total * QUANT_SHARE_MIN)
+    by_size = sorted(told, key=lambda pair: -pair[1])
     shown = [
-        f"{name} {format_percent(n_bytes / total)}" if n_bytes < total else name
+        f"{name} {format_percent(n_bytes / total)}" if len(by_size) > 1 else name
         for name, n_bytes in by_size[:QUANTS_SHOWN]
     ]
     return ", ".join((*shown, *(["…"] if len(by_size) > QUANTS_SHOWN else [])))
