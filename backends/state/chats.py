@@ -48,7 +48,7 @@ class ChatTimings(Value, frozen=True, kw_only=True):
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Those of the prompt that the server had read before: they take no time."""
+    """Tokens of the prompt that the server had read before: they take no time."""
     prompt_ms: float = 0.0
     tokens: int = 0
     tok_per_s: float = 0.0

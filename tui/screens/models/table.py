@@ -176,8 +176,7 @@ def empty_text(catalogue: ModelCatalogue | None, query: str = "") -> str:
     return (
         f"No GGUF file found. I looked in\n{folders}\n\n"
         "Put one there, add a folder to model_dirs in the configuration,\n"
-        "press {models.path} to give a path, or start with  dllm-tui up PATH\n\n"
-        + GET
+        "press {models.path} to give a path, or start with  dllm-tui up PATH\n\n" + GET
     )
 
 
