@@ -183,6 +183,7 @@ class RunWatch:
             tokens=new,
             tok_per_s=_new(speed.last_tok_per_s, self._rate),
             prompt_tok_per_s=_new(speed.prompt_tok_per_s, self._prompt),
+            prompt_tokens=speed.prompt_tokens,
         )
         self._take(speed, passes)
         return workers, server

@@ -478,6 +478,7 @@ class SpeedMeter:
         """True if the server itself reported that figure, for its last answer."""
         self._tasks: set[int] = set()
         self._prompt: float | None = None
+        self._prompt_tokens = 0
         self._counts = Counts()
         self._labs: dict[str, Lab | None] = {}
         self._mixed: set[int] = set()
@@ -500,7 +501,9 @@ class SpeedMeter:
             return
         self._last = timings.tok_per_s or self._last
         self._told = timings.tok_per_s > 0
-        self._prompt = timings.prompt_tok_per_s or self._prompt
+        if timings.prompt_tok_per_s is not None:
+            self._prompt = timings.prompt_tok_per_s
+            self._prompt_tokens = timings.new_prompt_tokens
 
     def counted(self, counts: Counts) -> None:
         """Take the times that a server of one slot counted since the last call."""
@@ -517,7 +520,7 @@ class SpeedMeter:
         prompt_tokens = counts.prompt_tokens - before.prompt_tokens
         prompt_s = counts.prompt_s - before.prompt_s
         if prompt_tokens > 0 and _is_told(prompt_s, counts.prompt_s):
-            self._prompt = prompt_tokens / prompt_s
+            self._prompt, self._prompt_tokens = prompt_tokens / prompt_s, prompt_tokens
 
     def read(
         self,
@@ -554,6 +557,7 @@ class SpeedMeter:
             tok_per_s=rate if active else None,
             last_tok_per_s=self._last,
             prompt_tok_per_s=self._prompt,
+            prompt_tokens=self._prompt_tokens,
             requests_active=len(active),
             slots=len(slots),
             tokens=self._total,

@@ -208,6 +208,8 @@ class ServerRun(NamedTuple):
     tok_per_s: float | None
     prompt_tok_per_s: float | None
     """None where no new prompt was read."""
+    prompt_tokens: int = 0
+    """Tokens of the prompt that were read, not found in the cache."""
 
 
 class RunSays(NamedTuple):
@@ -279,10 +281,11 @@ def _alone(ground: Ground, server: ServerRun, depth: int, at: float) -> RunSays:
     says = _Says(ground, at)
     pass_ms = MS_PER_S / server.tok_per_s
     says.head(pass_ms, [(depth, 1)])
-    batch = min(server.depth - server.tokens, 512)
+    batch = min(server.prompt_tokens, 512)
     if server.prompt_tok_per_s and batch >= PROMPT_TOKENS_MIN:
+        cached = max(server.depth - server.tokens - server.prompt_tokens, 0)
         ms = batch * MS_PER_S / server.prompt_tok_per_s
-        says.head(ms, [(batch // 2, batch)])
+        says.head(ms, [(cached + batch // 2, batch)])
     parts = ((ground.plan.head, pass_ms, 0.0),)
     return RunSays(tuple(says.observations), (), pass_ms, depth, parts)
 

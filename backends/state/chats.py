@@ -56,9 +56,13 @@ class ChatTimings(Value, frozen=True, kw_only=True):
     """Seconds from sending the request to its first token, measured by us."""
 
     @property
+    def new_prompt_tokens(self) -> int:
+        return self.prompt_tokens - self.cached_tokens
+
+    @property
     def prompt_tok_per_s(self) -> float | None:
         """Speed of reading the part of the prompt that was new, if that was timed."""
-        read = self.prompt_tokens - self.cached_tokens
+        read = self.new_prompt_tokens
         return read / self.prompt_ms * 1000 if self.prompt_ms and read else None
 
 

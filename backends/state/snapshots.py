@@ -266,6 +266,8 @@ class Speed(Value, frozen=True, kw_only=True):
     last_tok_per_s: float | None = None
     """The mean of the last finished answer; None before one under the present labs."""
     prompt_tok_per_s: float | None = None
+    prompt_tokens: int = 0
+    """Tokens that were read at that speed, without those in the cache."""
     requests_active: int = 0
     slots: int = 0
     """Requests that are served at once, at most."""

@@ -212,10 +212,17 @@ def test_parts_of_tensors_say_nothing() -> None:
 def test_a_head_alone_is_measured_by_the_servers_rates() -> None:
     plan = plan_for(*MACHINES, model=MODEL, workers=0)
     ground = ground_of(plan, MODEL, MACHINES, engine())
-    server = ServerRun(depth=132, tokens=32, tok_per_s=20, prompt_tok_per_s=200)
+    server = ServerRun(132, 32, tok_per_s=20, prompt_tok_per_s=200, prompt_tokens=100)
     decode, prompt = run_says(ground, {}, server, at=0).observations
     assert decode.ms == pytest.approx(50)
     assert prompt.ms == pytest.approx(500)
+
+
+def test_tokens_in_the_cache_are_no_prompt_that_was_read() -> None:
+    plan = plan_for(*MACHINES, model=MODEL, workers=0)
+    ground = ground_of(plan, MODEL, MACHINES, engine())
+    server = ServerRun(632, 32, tok_per_s=20, prompt_tok_per_s=200, prompt_tokens=20)
+    assert run_says(ground, {}, server, at=0).observations[1].ms == pytest.approx(100)
 
 
 def prompts_of(
