@@ -58,7 +58,9 @@ app.zoom         | z             | screen.zoom              | zoom           | +
 app.layout       | vertical_line | screen.next_layout       | layout         |    | Lay out the panes in another way
 app.border_left  | left_parenthesis,ctrl+left | screen.move_border(-2) | border left | | Move the border between the panes to the left
 app.border_right | right_parenthesis,ctrl+right | screen.move_border(2) | border right | | Move the border between the panes to the right
-app.borders      | backslash     | screen.reset_borders     | usual widths   |    | Give the panes of this screen their usual widths
+app.border_up    | ctrl+up       | screen.move_border(-1, True) | border up   | | Move the border between upper and lower panes up
+app.border_down  | ctrl+down     | screen.move_border(1, True)  | border down | | Move the border between upper and lower panes down
+app.borders      | backslash     | screen.reset_borders     | usual sizes    |    | Give the panes of this screen their usual sizes
 app.freeze       | space         | app.freeze               | freeze         |    | Freeze all panes while data keeps coming, or resume
 app.settings     | comma         | app.settings             | settings       | ,  | Show and change every setting of config.toml
 app.theme        | t             | app.theme                | theme          |    | Pick a theme with a live preview

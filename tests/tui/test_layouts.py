@@ -14,15 +14,15 @@ from tui.app.app import DllmApp
 from tui.model.files import recall
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.machines.table import ProcessTable
-from tui.widgets.panes import PaneRow, first_width
+from tui.widgets.panes import PaneRow, first_cells
 
 PANES = ("peers", "split", "live", "chat")
 
 
 def test_a_share_leaves_both_panes_their_least() -> None:
     widths = {(0.5, 120): 60, (0.05, 120): 24, (0.9, 120): 80, (0.5, 64): 24}
-    assert {one: first_width(*one, (24, 40)) for one in widths} == widths
-    assert first_width(0.5, 63, (24, 40)) is None
+    assert {one: first_cells(*one, (24, 40)) for one in widths} == widths
+    assert first_cells(0.5, 63, (24, 40)) is None
 
 
 def shown(app: DllmApp) -> list[str]:
@@ -31,9 +31,9 @@ def shown(app: DllmApp) -> list[str]:
 
 async def drag(pilot: Pilot[None], row: PaneRow, to: int) -> None:
     """Take hold of the border at its left column, and move to a column."""
-    assert row.border_x is not None
+    assert row.border_at is not None
     y = row.region.y + 2
-    assert await pilot.mouse_down(offset=(row.border_x - 1, y))
+    assert await pilot.mouse_down(offset=(row.border_at - 1, y))
     assert row.dragging
     await pilot.hover(offset=(to, y))
     # Beyond the row: a drag goes on there.
@@ -62,33 +62,50 @@ async def test_a_border_is_dragged_and_kept(
         assert not row.dragging
         assert app._home.peers.region.width == 60
         assert app.screen.get_selected_text() is None
-    assert recall(memory_file).shares == {"cluster.top": 0.5}
+        at, x = app._home._body.border_at, 60
+        assert at is not None
+        assert await pilot.mouse_down(offset=(x, at))
+        await pilot.hover(offset=(x, at - 1))
+        await pilot.mouse_up(offset=(x, at - 1))
+        await until(pilot, lambda: app._home.chat.region.y == at - 1)
+    heights = {"cluster.body.rows": (at - 2) / 34}
+    assert recall(memory_file).shares == {"cluster.top": 0.5, **heights}
     async with started(size=(140, 36)) as (pilot, app, _):
         assert app._home.peers.region.width == 70
-        x = app._home._top.border_x
+        x = app._home._top.border_at
         assert x is not None
         await pilot.click(offset=(x, 4), times=2)
         await until(pilot, lambda: app._home.peers.region.width == 36)
-    assert recall(memory_file).shares == {}
+    assert recall(memory_file).shares == heights
 
 
-async def test_a_border_is_moved_by_keys_on_every_screen_that_has_one(
-    started: Started,
+async def test_borders_are_moved_by_keys_on_every_screen_that_has_one(
+    started: Started, memory_file: Path
 ) -> None:
+    moves = {
+        False: ("left_parenthesis", "ctrl+right", "right_parenthesis", 2),
+        True: ("ctrl+up", "ctrl+down", "ctrl+down", 1),
+    }
+    found: list[str | None] = []
     async with started() as (pilot, app, _):
-        for mode in ("cluster", "layers", "models", "lab"):
+        for mode in ("cluster", "layers", "models", "lab", "traffic"):
             await app.action_show_mode(mode)
             await until(pilot, lambda: app.screen.focused)
-            rows = [*app.screen.query(PaneRow)]
-            row = next(row for row in rows if row.border_x is not None)
-            at = row.border_x
-            assert at is not None
-            await pilot.press("left_parenthesis")
-            await until(pilot, lambda: row.border_x == at - 2)  # noqa: B023
-            await pilot.press("ctrl+right", "right_parenthesis")
-            await until(pilot, lambda: row.border_x == at + 2)  # noqa: B023
-            await pilot.press("backslash")
-            await until(pilot, lambda: row.border_x == at)  # noqa: B023
+            for row in app.screen.query(PaneRow):
+                at = row.border_at
+                if at is None:
+                    continue
+                found.append(row.id)
+                less, more, again, cells = moves[row.stacked]
+                await pilot.press(less)
+                await until(pilot, lambda: row.border_at == at - cells)  # noqa: B023
+                await pilot.press(more, again)
+                await until(pilot, lambda: row.border_at == at + cells)  # noqa: B023
+                await pilot.press("backslash")
+                await until(pilot, lambda: row.border_at == at)  # noqa: B023
+    others = "layers-body", "models-body", "lab-top", "traffic-body"
+    assert found == ["body", "top", *others]
+    assert recall(memory_file).shares == {}
 
 
 async def test_layouts_take_turns_and_the_last_is_kept(

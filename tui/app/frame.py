@@ -447,7 +447,8 @@ class ConsoleScreen(Screen[None]):
 
     def on_mount(self) -> None:
         for row in self.query(PaneRow):
-            row.share = self.arrangement.shares.get(self._place_of(row))
+            width, height = map(self.arrangement.shares.get, self._places_of(row))
+            row.shares = width, height
 
     def on_resize(self) -> None:
         self._lay_out()
@@ -461,8 +462,9 @@ class ConsoleScreen(Screen[None]):
     def screen_name(self) -> str:
         return type(self).__name__.removesuffix("Screen").lower()
 
-    def _place_of(self, row: PaneRow) -> str:
-        return f"{self.screen_name}.{row.id}"
+    def _places_of(self, row: PaneRow) -> tuple[str, str]:
+        place = f"{self.screen_name}.{row.id}"
+        return place, f"{place}.rows"
 
     @property
     def pane_layout(self) -> PaneLayout:
@@ -500,11 +502,15 @@ class ConsoleScreen(Screen[None]):
             self.set_focus(None)
             self._update_auto_focus()
 
-    def action_move_border(self, columns: int) -> None:
-        """Move the border beside the focused pane, or the first one there is."""
+    def action_move_border(self, cells: int, stacked: bool = False) -> None:
+        """Move the border beside the focused pane, or the first one there is.
+
+        The one above or below it if ``stacked``.
+        """
         around = self.focused.ancestors if self.focused else ()
         rows = [node for node in around if isinstance(node, PaneRow)]
-        if not any(row.move(columns) for row in (*rows, *self.query(PaneRow))):
+        here = (r for r in (*rows, *self.query(PaneRow)) if r.stacked is stacked)
+        if not any(row.move(cells) for row in here):
             self.app.bell()
 
     def action_reset_borders(self) -> None:
@@ -523,7 +529,8 @@ class ConsoleScreen(Screen[None]):
     @on(PaneRow.Moved)
     def _border_moved(self, message: PaneRow.Moved) -> None:
         message.stop()
-        self.arrangement.share(self._place_of(message.row), message.row.share)
+        row = message.row
+        self.arrangement.share(self._places_of(row)[row.stacked], row.share)
 
     # --- zoom ---------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from textual import events
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.layouts.horizontal import HorizontalLayout
+from textual.layouts.vertical import VerticalLayout
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
@@ -46,7 +47,10 @@ class Arrangement(msgspec.Struct):
     layouts: dict[str, str] = {}
     """By screen, the id of its layout."""
     shares: dict[str, float] = {}
-    """By screen and row of panes, the part of the row that its first pane has."""
+    """By screen and row of panes, the part of the row that its first pane has.
+
+    For panes one above the other the name ends in ``.rows``.
+    """
     changed: Callable[[], None] = lambda: None
 
     def choose(self, screen: str, layout: PaneLayout) -> None:
@@ -62,35 +66,48 @@ class Arrangement(msgspec.Struct):
         self.changed()
 
 
-def first_width(share: float, whole: int, least: tuple[int, int]) -> int | None:
-    """Columns of the first pane; None without room for both at their least."""
+def first_cells(share: float, whole: int, least: tuple[int, int]) -> int | None:
+    """Columns or rows of the first pane; None without room for both at their least."""
     if whole < sum(least):
         return None
     return min(max(round(share * whole), least[0]), whole - least[1])
 
 
-class SharedRow(HorizontalLayout):
-    """Two panes side by side, the first as wide as the user made it."""
-
-    name = "shared row"
+class _Shared(Layout):
+    """Two panes, the first as large as the user made it."""
 
     def arrange(
         self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True
     ) -> ArrangeResult:
         row = parent if isinstance(parent, PaneRow) and len(children) == 2 else None
-        width = row.width_of_first(size.width) if row else None
-        if width is None:
-            return super().arrange(parent, children, size, greedy)
+        first = row.cells_of_first(size) if row else None
+        if row is None or first is None:
+            arranged: ArrangeResult = super().arrange(parent, children, size, greedy)  # type: ignore[safe-super]
+            return arranged
         parent.pre_layout(self)
-        regions = Region(0, 0, *size).split_vertical(width)
+        whole = Region(0, 0, *size)
+        cut = whole.split_horizontal if row.stacked else whole.split_vertical
+        regions = cut(first)
         return [
             WidgetPlacement(region, NULL_OFFSET, NULL_SPACING, child)
             for region, child in zip(regions, children, strict=True)
         ]
 
 
+class SharedRow(_Shared, HorizontalLayout):
+    name = "shared row"
+
+
+class SharedColumn(_Shared, VerticalLayout):
+    name = "shared column"
+
+
+LEAST_ROWS = (5, 5)
+_BESIDE, _ABOVE = ("-lit-right", "-lit-left"), ("-lit-bottom", "-lit-top")
+
+
 class PaneRow(Widget):
-    """Two panes; where they stand side by side, the border between them moves.
+    """Two panes, side by side or one above the other; the border between them moves.
 
     One drags it, or a screen calls ``move``; a double click puts it back.
     """
@@ -98,13 +115,23 @@ class PaneRow(Widget):
     DEFAULT_CSS = """
     PaneRow {
         layout: horizontal;
-        &.-lit { pointer: ew-resize; }
+        &.-lit-right { pointer: ew-resize; }
+        &.-lit-bottom { pointer: ns-resize; }
     }
     """
 
-    share: reactive[float | None] = reactive(None, init=False, repaint=False)
-    """The part that the first pane has of the width; None for the usual one."""
-    lit: reactive[bool] = reactive(False, init=False, toggle_class="-lit")
+    shares: reactive[tuple[float | None, float | None]] = reactive(
+        (None, None), init=False, repaint=False
+    )
+    """The part that the first pane has of the width, and of the height.
+
+    None stands for the usual one.
+    """
+    least_rows: reactive[tuple[int, int] | None] = reactive(
+        LEAST_ROWS, init=False, repaint=False
+    )
+    """None where the border between upper and lower panes stays where it is."""
+    lit: reactive[bool] = reactive(False, init=False)
     """True if the border is shown as one to take hold of."""
 
     class Moved(Message):
@@ -122,7 +149,7 @@ class PaneRow(Widget):
     ) -> None:
         super().__init__(*panes, id=id)
         self._least = least
-        self._shared = SharedRow()
+        self._row, self._column = SharedRow(), SharedColumn()
         self._before: float | None = None
         self._grabbed_at = 0
         self.dragging = False
@@ -130,68 +157,110 @@ class PaneRow(Widget):
     @property
     def layout(self) -> Layout:
         usual = super().layout
-        return self._shared if isinstance(usual, HorizontalLayout) else usual
+        if isinstance(usual, HorizontalLayout):
+            return self._row
+        return self._column if isinstance(usual, VerticalLayout) else usual
 
-    def watch_share(self) -> None:
+    @property
+    def stacked(self) -> bool:
+        """True if one pane is above the other."""
+        return self.layout is self._column
+
+    @property
+    def share(self) -> float | None:
+        """The part that the first pane has, the way that they stand now."""
+        return self.shares[self.stacked]
+
+    @share.setter
+    def share(self, share: float | None) -> None:
+        width, height = self.shares
+        self.shares = (width, share) if self.stacked else (share, height)
+
+    def watch_shares(self) -> None:
         self._clear_arrangement_cache()
         self.refresh(layout=True)
 
+    watch_least_rows = watch_shares
+
     def watch_lit(self, lit: bool) -> None:
         # With :first-child, Textual would style all panes twice as they are mounted.
-        for pane, side in zip(self.children, ("-lit-right", "-lit-left"), strict=True):
+        sides = _ABOVE if self.stacked else _BESIDE
+        for pane, side in zip((*self.children, self), (*sides, sides[0]), strict=True):
+            pane.remove_class(*_ABOVE, *_BESIDE)
             pane.set_class(lit, side)
 
-    def width_of_first(self, whole: int) -> int | None:
-        if self.share is None:
+    def cells_of_first(self, whole: Size) -> int | None:
+        """Columns or rows of the first pane; None where it has the usual ones."""
+        least = self._least_now
+        if self.share is None or least is None:
             return None
-        return first_width(self.share, whole, self._least)
+        return first_cells(self.share, whole[self.stacked], least)
 
     @property
-    def border_x(self) -> int | None:
-        """The screen's column where the second pane begins, if beside the first."""
-        shown = [pane.region for pane in self.displayed_children if pane.region]
-        if len(shown) != 2 or shown[0].right != shown[1].x:
-            return None
-        return shown[1].x
+    def _least_now(self) -> tuple[int, int] | None:
+        return self.least_rows if self.stacked else self._least
 
-    def move(self, columns: int) -> bool:
-        """Move the border by so many columns; False where it cannot."""
-        border, before = self.border_x, self.share
+    @property
+    def border_at(self) -> int | None:
+        """The screen's column, or its row, where the second pane begins.
+
+        None where no border between both can be moved.
+        """
+        shown = [pane.region for pane in self.displayed_children if pane.region]
+        if len(shown) != 2 or self._least_now is None:
+            return None
+        first, second = shown
+        if self.stacked:
+            return second.y if first.bottom == second.y else None
+        return second.x if first.right == second.x else None
+
+    def _along(self, event: events.MouseEvent) -> int:
+        return int(event.screen_y if self.stacked else event.screen_x)
+
+    def move(self, cells: int) -> bool:
+        """Move the border by so many columns or rows; False where it cannot."""
+        border, before = self.border_at, self.share
         if border is None:
             return False
-        self._put(border + columns)
+        # Of several keys at once, the later ones come before the panes are laid out.
+        first = self.cells_of_first(self.content_size)
+        self._put((border - self._begin if first is None else first) + cells)
         if self.share == before:
             return False
         self.post_message(self.Moved(self))
         return True
 
-    def _put(self, x: int) -> None:
-        whole = self.content_size.width
-        width = x - self.content_region.x
-        kept = first_width(width / max(whole, 1), whole, self._least)
+    @property
+    def _begin(self) -> int:
+        return self.content_region.offset[self.stacked]
+
+    def _put(self, first: int) -> None:
+        whole, least = self.content_size[self.stacked], self._least_now
+        kept = least and first_cells(first / max(whole, 1), whole, least)
         if kept is not None:
             self.share = kept / whole
 
-    def _reaches(self, x: int) -> bool:
-        return self.border_x is not None and x in (self.border_x - 1, self.border_x)
+    def _reaches(self, at: int) -> bool:
+        border = self.border_at
+        return border is not None and at in (border - 1, border)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        border, x = self.border_x, int(event.screen_x)
-        if event.button != 1 or border is None or not self._reaches(x):
+        border, at = self.border_at, self._along(event)
+        if event.button != 1 or border is None or not self._reaches(at):
             return
         event.stop()
         # Textual began to select text with this button.
         self.screen.clear_selection()
-        self._before, self._grabbed_at = self.share, x - border
+        self._before, self._grabbed_at = self.share, at - border
         self.dragging = self.lit = True
         self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         if self.dragging:
             event.stop()
-            self._put(int(event.screen_x) - self._grabbed_at)
+            self._put(self._along(event) - self._grabbed_at - self._begin)
         else:
-            self.lit = self._reaches(int(event.screen_x))
+            self.lit = self._reaches(self._along(event))
 
     def on_leave(self) -> None:
         self.lit = self.dragging
@@ -215,12 +284,12 @@ class PaneRow(Widget):
             self.post_message(self.Moved(self))
 
     def on_click(self, event: events.Click) -> None:
-        if event.chain == 2 and self._reaches(int(event.screen_x)):
+        if event.chain == 2 and self._reaches(self._along(event)):
             event.stop()
             self.put_back()
 
     def put_back(self) -> None:
-        """Give the panes their usual widths."""
+        """Give the panes their usual widths, or heights."""
         if self.share is not None:
             self.share = None
             self.post_message(self.Moved(self))

@@ -7,6 +7,7 @@ from typing import Any
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
@@ -145,7 +146,7 @@ class ClusterScreen(ConsoleScreen):
     def on_mount(self) -> None:
         self._mute()
         self.go_to(self.zoomed or self.leading_pane or "split")
-        self.watch(self._body, "share", self._arrange, init=False)
+        self.watch(self._body, "shares", self._arrange, init=False)
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         super().show_snapshot(snapshot)
@@ -317,6 +318,10 @@ class ClusterScreen(ConsoleScreen):
         return low or name == "token" or layout != BALANCED
 
     def _arrange(self) -> None:
+        divides = self.pane_layout == BALANCED and not self.zoomed
+        divides &= self.size.height >= SHORT_BELOW
+        least = TOP_ROWS_MIN + self._live_rows, CHAT_ROWS_MIN
+        self._body.least_rows = least if divides else None
         self._divide_rows()
         shown = [name for name in self._panes if self._shows(name)]
         for name in PANES:
@@ -338,7 +343,9 @@ class ClusterScreen(ConsoleScreen):
         height = self.size.height
         body = height - FRAME_ROWS
         low = FOLDED_ROWS + CHAT_ROWS if self._folds else LOW_ROWS_MIN
-        most = max(body - low, TOP_ROWS_MIN)
+        kept = self._body.cells_of_first(Size(0, body)) if self._body.stacked else None
+        most = body - low if kept is None else kept - self._live_rows
+        most = max(most, TOP_ROWS_MIN)
         n_bar = 3 if height < SHORT_BELOW else 4 if height < TALL_FROM else 5
         rows = self._n_devices + TOP_ROWS + self._predicts
         headed = bool(self.zoomed) or (height >= TALL_FROM and n_bar + rows + 1 <= most)
@@ -354,19 +361,25 @@ class ClusterScreen(ConsoleScreen):
         self.split.head_columns(headed)
         top = min(max(n_bar + rows, TOP_ROWS_MIN), most)
         layout = self.pane_layout
+        self.live.set_class(kept is not None and not self._folds, "-fills")
         fills = bool(self.zoomed) or layout in (BESIDE, CHAT)
+        fills |= kept is not None and self._folds
         self._top.styles.height = "1fr" if fills else top
         stacked = layout == BESIDE and self._work_width < NARROW_BELOW
         self._top.set_class(stacked and not self.zoomed, "-stacked")
         _set_rows(self.split, "height", top if stacked and not self.zoomed else None)
-        shared = self.zoomed or height < SHORT_BELOW or layout == PLAN
+        shared = self.zoomed or height < SHORT_BELOW or layout == PLAN or kept
         most = body // 2 if layout == CHAT else body - top - CHAT_ROWS_MIN
         _set_rows(self.live, "max_height", None if shared else most)
 
     @property
+    def _live_rows(self) -> int:
+        return FOLDED_ROWS if self._folds else LIVE_ROWS
+
+    @property
     def _work_width(self) -> int:
         width = self.size.width
-        kept = self._body.width_of_first(width)
+        kept = None if self._body.stacked else self._body.cells_of_first(self.size)
         return round(width * (1 - BESIDE_PART)) if kept is None else kept
 
     def _hidden_note(self, n_hidden: int) -> str:
