@@ -41,6 +41,8 @@ KITTY = {
     "\x1b[1;2D": "shift+left",
     "\x1b[1;5C": "ctrl+right",
     "\x1b[1;5D": "ctrl+left",
+    "\x1b[1;5A": "ctrl+up",
+    "\x1b[1;5B": "ctrl+down",
     "\x1b[H": "home",
     "\x1b[F": "end",
     "\x1b[5~": "pageup",
@@ -97,6 +99,8 @@ XTERM = {
     "\x1b[1;2D": "shift+left",
     "\x1b[1;5C": "ctrl+right",
     "\x1b[1;5D": "ctrl+left",
+    "\x1b[1;5A": "ctrl+up",
+    "\x1b[1;5B": "ctrl+down",
     "\x1b[H": "home",
     "\x1b[F": "end",
     "\x1b[1~": "home",  # tmux
