@@ -180,7 +180,9 @@ class PaneRow(Widget):
         self._clear_arrangement_cache()
         self.refresh(layout=True)
 
-    watch_least_rows = watch_shares
+    def watch_least_rows(self) -> None:
+        if self.shares[1] is not None:
+            self.watch_shares()
 
     def watch_lit(self, lit: bool) -> None:
         # With :first-child, Textual would style all panes twice as they are mounted.
