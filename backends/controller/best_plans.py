@@ -7,10 +7,12 @@ machines have the model.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -44,7 +46,7 @@ from backends.units import format_factor
 
 if TYPE_CHECKING:
     from backends.split.objectives import Best
-    from backends.split.problem import SplitProblem
+    from backends.split.problem import PartsPlan, SplitProblem
 
 
 IN_PART = "Not every set of devices was tried: there are too many."
@@ -81,6 +83,8 @@ class BestPlan(NamedTuple):
     """False if not every set of devices was tried."""
     heads: tuple[Alternative, ...] = ()
     """The best whole layers with each head, if several were compared."""
+    searched: _Head | None = None
+    """All that was found with its head; None if the plan was given."""
 
 
 class Told(NamedTuple):
@@ -143,17 +147,29 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> BestPlan:
         dropped = quick[HEADS_MAX:]
         options = [one.option for one in quick[:HEADS_MAX]]
     searched = _by_rank(options, objective)
-    found = [(one.rank, one.plan) for one in searched if one.best is not None]
-    # Parts of layers are tried with the best head alone, or where no whole ones fit.
-    for one in searched[: 1 if found else None] if objective in _FASTEST else ():
-        found += [(_rank(told, plan, objective), plan) for plan, told in _in_part(one)]
+    if objective in _FASTEST:
+        # Parts of layers are tried with the best head alone, or where no whole ones
+        # fit.
+        end = 1 if searched[0].best else None
+        searched[:end] = [
+            one._replace(parts=_parts(one.problem, one.best)) for one in searched[:end]
+        ]
+    found = [(one.rank, one.plan, one) for one in searched if one.best is not None]
+    found += [
+        (_rank(part.forecast, part.plan, objective), part.plan, one)
+        for one in searched
+        for part in (one.parts or {}).values()
+        if part.plan is not None and part.forecast is not None
+    ]
     if not found:
         raise searched[0].refused or PlanError("No split of these devices fits")
+    _, plan, head = min(found, key=lambda one: one[0])
     rows.update((one.option.plan.head, one.row()) for one in searched)
     return BestPlan(
-        plan=min(found, key=lambda pair: pair[0])[1],
+        plan=plan,
         exact=all(one.best.exact for one in (*searched, *dropped) if one.best),
         heads=tuple(rows.values()) if len(rows) > 1 else (),
+        searched=head,
     )
 
 
@@ -165,6 +181,8 @@ class _Head(NamedTuple):
     rank: tuple[float, float]
     best: Best | None
     refused: PlanError | None
+    parts: Mapping[str, PartsPlan] | None = None
+    """Plans with parts of layers elsewhere, by their names; None: not searched."""
 
     @property
     def plan(self) -> Plan:
@@ -202,23 +220,22 @@ def _by_rank(
     return sorted(heads, key=lambda one: one.rank)
 
 
-def _in_part(head: _Head) -> Iterator[tuple[Plan, Forecast]]:
-    """Plans with parts of layers elsewhere that fit, or are so much faster."""
-    from backends.split.moved_experts import moved_experts
+def _parts(problem: SplitProblem, best: Best | None) -> dict[str, PartsPlan]:
+    """Plans with parts of layers elsewhere, or why there are none."""
+    from backends.split import moved_experts, tensor_parallel
     from backends.split.problem import check_pins
-    from backends.split.tensor_parallel import by_tensor
 
-    problem, best = head.problem, head.best
-    try:
+    found: dict[str, PartsPlan] = {}
+    with contextlib.suppress(PlanError):
         check_pins(problem.pins, problem)
-    except PlanError:
-        return
-    others = [moved_experts(problem, best and (best.split, best.forecast))]
-    if best is not None:
-        others.append(by_tensor(problem, best.forecast))
-    for other in others:
-        if other.plan is not None and other.forecast is not None:
-            yield other.plan, other.forecast
+        if best is not None:
+            found[tensor_parallel.NAME] = tensor_parallel.by_tensor(
+                problem, best.forecast
+            )
+        if any(layer.groups.experts for layer in problem.model.layers):
+            whole = best and (best.split, best.forecast)
+            found[moved_experts.NAME] = moved_experts.moved_experts(problem, whole)
+    return found
 
 
 def _rank(told: Forecast, plan: Plan, objective: Objective) -> tuple[float, float]:
@@ -242,7 +259,7 @@ def _problem(option: Option, objective: Objective | None) -> SplitProblem:
         pins=parse_pins(option.pins),
         load=workload(option.plan, objective),
         works=counted_work(option.model, option.plan),
-        known=lambda: (_by_memory(option),),
+        known=cache(lambda: (_by_memory(option),)),
     )
 
 
@@ -256,21 +273,21 @@ def _by_memory(option: Option) -> Split:
 async def told_of(
     option: Option,
     objective: Objective | None,
+    found: BestPlan | None = None,
     *,
     explain: bool = False,
-    exact: bool = True,
-    heads: Iterable[Alternative] = (),
 ) -> Told:
     """The predicted speed of a plan as it is; ``explain`` compares it with others.
 
-    ``exact`` and ``heads`` are those of the search which found it.
+    ``found`` is the search that the plan is from.
     """
-    work = _explained if explain else _predicted
+    searched = found.searched if found else None
+    work = partial(_explained, searched=searched) if explain else _predicted
     told = await asyncio.to_thread(_drafted, option, objective, work)
-    if explain:
-        others = (one for one in heads if one.head != option.plan.head)
+    if explain and found:
+        others = (one for one in found.heads if one.head != option.plan.head)
         told = told._replace(alternatives=(*told.alternatives, *others))
-    if exact or IN_PART in told.why:
+    if found is None or found.exact or IN_PART in told.why:
         return told
     return told._replace(why=f"{told.why} {IN_PART}")
 
@@ -319,26 +336,25 @@ def _predicted(option: Option, objective: Objective | None) -> Told:
     return Told(told, time_text(told), ())
 
 
-def _explained(option: Option, objective: Objective | None) -> Told:
-    from backends.split.objectives import best_split, why_best
-    from backends.split.problem import check_pins
+def _explained(
+    option: Option, objective: Objective | None, searched: _Head | None = None
+) -> Told:
+    from backends.split.objectives import why_best
 
     plan = option.plan
     told = _problem(option, objective).forecast()
     # What else could be is told of whole layers.
     whole = dataclasses.replace(option, plan=in_layers(plan))
-    problem = _problem(whole, objective)
-    text = why_best(told, problem.with_split(_by_memory(option)).forecast())
     aim = objective or Objective.DECODE
-    try:
-        check_pins(problem.pins, problem)
-    except PlanError as error:
-        return Told(told, f"{text} {error.what}.", ())
-    try:
-        best = best_split(problem, aim)
-    except PlanError as error:
-        return Told(told, f"{text} {error.what}.", tuple(_in_parts(problem, None)))
-    others = _others(problem, aim, best)
+    head = searched or _by_rank([whole], aim)[0]
+    problem, best = _problem(whole, objective), head.best
+    (by_memory,) = problem.known()
+    text = why_best(told, problem.with_split(by_memory).forecast())
+    found = _parts(problem, best) if head.parts is None else head.parts
+    parts = _told_parts(problem, found)
+    if best is None:
+        why = head.refused.what if head.refused else ""
+        return Told(told, f"{text} {why}.", parts)
     if not best.exact:
         text += f" {IN_PART}"
     is_better = not plan.experts or best.forecast.tok_per_s > told.tok_per_s
@@ -346,36 +362,29 @@ def _explained(option: Option, objective: Objective | None) -> Told:
         gain = format_factor(best.forecast.tok_per_s / told.tok_per_s)
         split = ranges_text(ranges(best.split))
         text += f" The best split is {split}, {gain} as fast (--best)."
-    return Told(told, text, tuple(others))
+    return Told(told, text, _others(problem, aim, best, parts))
 
 
-def _in_parts(problem: SplitProblem, best: Best | None) -> list[Alternative]:
-    """The plans with parts of layers elsewhere, or why there are none."""
-    from backends.split import moved_experts, tensor_parallel
+def _told_parts(
+    problem: SplitProblem, found: Mapping[str, PartsPlan]
+) -> tuple[Alternative, ...]:
     from backends.split.objectives import in_parts
 
-    found = []
-    if best is not None:
-        parts = tensor_parallel.by_tensor(problem, best.forecast)
-        found.append(in_parts(tensor_parallel.NAME, problem, parts))
-    if any(layer.groups.experts for layer in problem.model.layers):
-        whole = best and (best.split, best.forecast)
-        parts = moved_experts.moved_experts(problem, whole)
-        found.append(in_parts(moved_experts.NAME, problem, parts))
-    return found
+    return tuple(in_parts(name, problem, part) for name, part in found.items())
 
 
-def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternative]:
+def _others(
+    problem: SplitProblem, aim: Objective, best: Best, parts: Sequence[Alternative]
+) -> tuple[Alternative, ...]:
     from backends.split.objectives import alternatives
     from backends.split.pareto import identity, pareto_front
 
     # Of very many devices the comparisons are looked at less closely than the plan.
     quick = problem._replace(beam=QUICK_BEAM)
-    parts = _in_parts(problem, best)
     others = (*alternatives(quick, aim), *parts)
     known = {identity(one) for one in others}
     front = pareto_front(quick, {aim: best}, parts)
-    return [*others, *(one for one in front if identity(one) not in known)]
+    return (*others, *(one for one in front if identity(one) not in known))
 
 
 async def best_plans(
@@ -406,7 +415,7 @@ def _best_plans(option: Option) -> tuple[Alternative, ...]:
         except PlanError as error:
             refused.append(error)
     best = bests.get(Objective.DECODE)
-    parts = _in_parts(problem, best)
+    parts = _told_parts(problem, _parts(problem, best))
     if not bests and not any(one.forecast for one in parts):
         raise refused[0]
     quick = problem._replace(beam=QUICK_BEAM)

@@ -559,9 +559,7 @@ async def _previewed(
     plan, model, devices = option.plan, option.model, option.devices
     by_device = {one.device: one for one in asked.devices}
     protocol = option.speeds.rpc_protocol
-    told = await told_of(
-        option, objective, explain=explain, exact=best.exact, heads=best.heads
-    )
+    told = await told_of(option, objective, best, explain=explain)
     try:
         require_room(plan, model, devices, asked.devices, protocol=protocol)
         refusal = None

@@ -34,6 +34,8 @@ KINDS_MAX = 40
 """Kinds of devices that are then tried. How many matters more than how many sets."""
 ROWS_MAX = 2560
 """Of more kinds of devices fewer sets are followed: so many with one device more."""
+NARROW_MAX = 8
+"""Kinds that hold no more layers each are tried together, one count after another."""
 _PARTS = (0.25, 0.5, 0.75, 0.9, 1.0)
 """Of the layers that a set can hold, so many are placed where sets are compared."""
 
@@ -142,7 +144,8 @@ def _found(
     longest = sorted(
         kind.most_layers for kind in kinds for _ in kind.devices[: DEVICES_MAX + 1]
     )
-    if sum(longest[-DEVICES_MAX - 1 :]) < len(sizes):
+    cannot = any(kind.must and not kind.most_layers for kind in kinds)
+    if cannot or sum(longest[-DEVICES_MAX - 1 :]) < len(sizes):
         return ()
     if prod(len(kind.devices) + 1 for kind in kinds) <= STATES_MAX:
         return _Search(kinds, len(sizes), 0).run(only_best=only_best)
@@ -351,11 +354,30 @@ class _Search:
         self._least_costs = np.array(
             [kind.place.fixed_cost + kind.least * kind.mean for kind in kinds]
         )
+        self._devices = np.array([len(kind.devices) for kind in kinds])
+        self._first_only = np.array([kind.place.first_only for kind in kinds])
+        self._outputs = np.array([kind.outputs for kind in kinds])
+        self._sums = np.array([kind.sums for kind in kinds])
+        self._added = np.array([kind.added for kind in kinds])
+        self._is_narrow = self._room <= NARROW_MAX
+        widest = int(self._room.max(initial=0, where=self._is_narrow))
+        self._refused = [self._refused_with(count + 1) for count in range(widest)]
         self._levels: list[_Level] = []
-        layers = np.min([np.diff(kind.sums) for kind in kinds], axis=0)
+        layers = np.diff(self._sums).min(axis=0)
         one_more = min(kind.place.fixed_cost for kind in kinds)
         self._ahead = np.append(layers[::-1].cumsum()[::-1] + one_more, 0.0)
         """The least that the layers from each one on can cost, on further devices."""
+
+    def _refused_with(self, count: int) -> Figures:
+        """Zero where a kind may have so many layers that end there, else infinity."""
+        first = np.arange(self._n + 1 - count)
+        may = [
+            one.possible[count:]
+            & (one.low[count:] <= first)
+            & (first <= one.high[count:])
+            for one in self._kinds
+        ]
+        return np.where(may, 0.0, np.inf)
 
     def run(self, *, only_best: bool = False) -> Iterator[FoundSplit]:
         least = np.inf
@@ -377,24 +399,16 @@ class _Search:
                 yield found
 
     def _next(self, level: _Level, below: float) -> _Level | None:
-        counts, costs = [], []
-        is_first = len(self._levels) == 1
         goes_on = (level.costs + self._ahead)[:, :-1].min(axis=1) < below
-        for number, kind in enumerate(self._kinds):
-            if len(self._levels) > DEVICES_MAX and not kind.place.first_only:
-                continue
-            free = goes_on & (level.counts[:, number] < len(kind.devices))
-            if not free.any():
-                continue
-            further = level.counts[free].copy()
-            further[:, number] += 1
-            counts.append(further)
-            costs.append(
-                kind.outputs[None] if is_first else kind.extended(level.costs[free])
-            )
-        if not counts:
+        free = goes_on[:, None] & (level.counts < self._devices)
+        if len(self._levels) > DEVICES_MAX:
+            free &= self._first_only
+        if not free.any():
             return None
-        all_counts, all_costs = np.concatenate(counts), np.concatenate(costs)
+        kinds, sets = np.nonzero(free.T)
+        all_counts = level.counts[sets]
+        all_counts[np.arange(len(sets)), kinds] += 1
+        all_costs = self._extended(level.costs, kinds, sets)
         keys = all_counts.view(f"S{all_counts.shape[1]}").ravel()
         order = np.argsort(keys, kind="stable")
         ordered, sets = all_counts[order], keys[order]
@@ -404,6 +418,25 @@ class _Search:
         if not kept.any():
             return None
         return self._pruned(_Level(ordered[starts][kept], merged[kept]))
+
+    def _extended(self, costs: Figures, kinds: Codes, sets: Codes) -> Figures:
+        """Costs after one more device of these kinds in these sets."""
+        if len(self._levels) == 1:
+            return self._outputs[kinds]
+        after = np.full((len(sets), self._n + 1), np.inf)
+        rows = np.flatnonzero(self._is_narrow[kinds])
+        if rows.size:
+            among = kinds[rows]
+            before, least = costs[sets[rows]] - self._sums[among], after[rows]
+            for count, refused in enumerate(self._refused, 1):
+                ends = least[:, count:]
+                np.minimum(ends, before[:, :-count] + refused[among], out=ends)
+            after[rows] = least + self._added[among]
+        for at in np.flatnonzero(~self._is_narrow):
+            rows = np.flatnonzero(kinds == at)
+            if rows.size:
+                after[rows] = self._kinds[at].extended(costs[sets[rows]])
+        return after
 
     def _pruned(self, level: _Level) -> _Level:
         if self._exact or len(level.counts) <= self._beam:
@@ -420,8 +453,7 @@ class _Search:
         finite = np.isfinite(level.costs)
         furthest = self._n - finite[:, ::-1].argmax(axis=1)
         order = np.argsort(self._rates, kind="stable")
-        devices = np.array([len(self._kinds[at].devices) for at in order])
-        left = (devices - level.counts[:, order]) * self._room[order]
+        left = (self._devices - level.counts)[:, order] * self._room[order]
         filled = np.zeros((len(left), len(order) + 1))
         full_costs = filled.copy()
         np.cumsum(left, axis=1, out=filled[:, 1:])

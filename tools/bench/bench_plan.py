@@ -176,7 +176,8 @@ async def _searched(
     found = await best_plan(options, objective)
     took_s = time.process_time() - begin
     option = next(one for one in options if one.plan.head == found.plan.head)
-    await told_of(replace(option, plan=found.plan), objective, explain=True)
+    chosen = replace(option, plan=found.plan)
+    await told_of(chosen, objective, found, explain=True)
     return took_s, time.process_time() - begin
 
 

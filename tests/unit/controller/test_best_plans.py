@@ -84,24 +84,23 @@ async def test_heads_are_compared_where_none_is_named() -> None:
     small = replace(MODEL, layers=MODEL.layers[:8], n_layer=8)
     found = imagined_options(anyone, ASK, small)
     assert {one.plan.head for one in found} == {"studio", "mini", "mini2"}
-    plan, _, heads = await best_plan(found, Objective.DECODE)
-    assert plan.head == "studio"
-    assert {one.name for one in heads} == {
+    best = await best_plan(found, Objective.DECODE)
+    assert best.plan.head == "studio"
+    assert {one.name for one in best.heads} == {
         "studio as the head",
         "mini as the head",
         "mini2 as the head",
     }
     chosen = next(one for one in found if one.plan.head == "studio")
-    told = await told_of(
-        replace_plan(chosen, plan), Objective.DECODE, explain=True, heads=heads
-    )
+    chosen_plan = replace_plan(chosen, best.plan)
+    told = await told_of(chosen_plan, Objective.DECODE, best, explain=True)
     rows = {one.name: one.forecast for one in told.alternatives}
     assert "studio as the head" not in rows
     other = rows["mini as the head"]
     assert other is not None
     assert 0 < other.tok_per_s <= told.forecast.tok_per_s
     others = [one for one in found if one is not chosen]
-    listed = await best_plans(replace_plan(chosen, plan), others)
+    listed = await best_plans(chosen_plan, others)
     assert listed[-1].name == "mini2 as the head"
 
 
@@ -261,6 +260,7 @@ async def test_the_best_split_is_searched_once_for_all_comparisons(
 async def test_parts_of_tensors_are_searched_once(
     monkeypatch: pytest.MonkeyPatch, aim: Objective | None
 ) -> None:
+    """Also for what a best plan is compared with."""
     searched: list[SplitProblem] = []
     search = tensor_parallel.by_tensor
 
@@ -273,6 +273,12 @@ async def test_parts_of_tensors_are_searched_once(
     assert len(searched) == 1
     await best_plans(options()[0])
     assert len(searched) == 2
+    found = await best_plan(options(), Objective.DECODE)
+    assert len(searched) == 3
+    best_one = replace_plan(options()[0], found.plan)
+    told = await told_of(best_one, Objective.DECODE, found, explain=True)
+    assert len(searched) == 3
+    assert NAME in {one.name for one in told.alternatives}
 
 
 async def test_the_longest_context_is_the_plan_s() -> None:
@@ -382,12 +388,12 @@ async def test_of_many_machines_the_head_has_the_output(pins: tuple[str, ...]) -
 
 async def test_a_search_in_part_is_told_without_explaining() -> None:
     option = sixteen()
-    plan, exact, _ = await best_plan([option], Objective.DECODE)
-    assert not exact
     aim = Objective.DECODE
+    found = await best_plan([option], aim)
+    assert not found.exact
     for explain in (False, True):
         told = await told_of(
-            replace_plan(option, plan), aim, explain=explain, exact=exact
+            replace_plan(option, found.plan), aim, found, explain=explain
         )
         assert told.why.count("Not every set of devices was tried") == 1
     assert (await best_plan(options(), aim)).exact
