@@ -432,10 +432,10 @@ class _Search:
                 ends = least[:, count:]
                 np.minimum(ends, before[:, :-count] + refused[among], out=ends)
             after[rows] = least + self._added[among]
-        for at in np.flatnonzero(~self._is_narrow):
-            rows = np.flatnonzero(kinds == at)
-            if rows.size:
-                after[rows] = self._kinds[at].extended(costs[sets[rows]])
+        for number, kind in enumerate(self._kinds):
+            rows = np.flatnonzero(kinds == number)
+            if rows.size and not self._is_narrow[number]:
+                after[rows] = kind.extended(costs[sets[rows]])
         return after
 
     def _pruned(self, level: _Level) -> _Level:
