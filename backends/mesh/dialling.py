@@ -15,6 +15,7 @@ import psutil
 
 from backends.errors import MachineError, UsageError
 from backends.machines.ssh.authentication import dial
+from backends.mesh.messages import BANNER
 from backends.mesh.token import place
 from backends.tasks import end_tasks, until_readable
 
@@ -27,7 +28,6 @@ DIAL_S = 5.0
 HEAD_START_S = 0.25
 """Of each place over the next."""
 BANNER_S = 5.0
-BANNER = b"SSH-"
 BACKLOG = 128
 FIRST_LOOK_S = 5.0
 """From a connection by QUIC to the first look for a better way."""
@@ -105,10 +105,10 @@ class Dialled:
         return await self._dialled()
 
     async def _dialled(self) -> socket.socket:
-        # A worker speaks first; of several places none that is silent is taken.
-        greets = len(self._left) > 1 and not self._says
-        made, self._here = await _dial_first(self._left, greets)
-        return await said(made, self._says)
+        # Of several places none is taken where another server listens.
+        greets = len(self._left) > 1
+        made, self._here = await dial_first(self._left, self._says, greets=greets)
+        return made
 
 
 async def said(made: socket.socket, words: bytes) -> socket.socket:
@@ -172,10 +172,10 @@ def _why(task: asyncio.Future[socket.socket]) -> str:
 
 
 async def greeted(made: socket.socket, label: str) -> socket.socket:
-    """The socket itself, once a worker greets there; else it counts as nobody."""
+    """The socket itself, once a worker or a console greets there; else an error."""
     try:
         if not await begins_with(made, BANNER, BANNER_S):
-            raise MachineError(f"No worker answers at {label}")
+            raise MachineError(f"no dllm-tui answers at {label}")
     except BaseException:
         made.close()
         raise
@@ -198,17 +198,23 @@ async def begins_with(made: socket.socket, banner: bytes, within_s: float) -> bo
 
 async def dial_any(places: Sequence[str]) -> socket.socket:
     """Connect to the first place that answers."""
-    return (await _dial_first(places))[0]
+    return (await dial_first(places, greets=False))[0]
 
 
-async def _dial_first(
-    places: Sequence[str], greets: bool = False
+async def dial_first(
+    places: Sequence[str], says: bytes = b"", *, greets: bool
 ) -> tuple[socket.socket, str]:
+    """A socket to the first place that answers, or that ``greets``; and that place.
+
+    ``says``: the first words to it.
+    """
     came: dict[socket.socket, str] = {}
 
     async def to(one: str) -> socket.socket:
         made = await _dial(one)
         came[made] = one
+        if says:
+            await said(made, says)
         return await greeted(made, one) if greets else made
 
     try:

@@ -28,8 +28,7 @@ import msgspec
 from backends.errors import MachineError
 from backends.machines.ssh.lent import client_over, reaching
 from backends.mesh.connection_limits import StrangerLog, counted_as
-from backends.mesh.dialling import dial_any
-from backends.mesh.discovery import is_worker
+from backends.mesh.dialling import dial_first
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
 from backends.mesh.messages import (
     PAIR,
@@ -309,13 +308,10 @@ async def begin_pairing(place: str, key_file: Path, name: str) -> DigitsPairing 
     """Agree on digits with the worker at a place; None where no worker listens."""
     key = await asyncio.to_thread(own_key, key_file)
     try:
-        made = await dial_any([place])
+        made, _ = await dial_first([place], greets=True)
     except MachineError:
         return None
     async with reaching(place, place, STEP_S):
-        if not await is_worker(made):
-            made.close()
-            return None
         try:
             login = {"username": USER_BY_DIGITS, "client_keys": [key]}
             link = await client_over(made, None, **login)

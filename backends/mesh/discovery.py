@@ -11,14 +11,12 @@ import importlib
 import ipaddress
 import logging
 import re
-import socket
 import time
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from backends.errors import DllmError, MachineError
-from backends.mesh.dialling import begins_with, dial_any
-from backends.mesh.messages import BANNER
+from backends.errors import MachineError
+from backends.mesh.dialling import dial_first
 from backends.mesh.token import ADDRESSES_MAX, place
 from backends.printable import printable
 from backends.state import FoundWorker, FoundWorkers
@@ -45,8 +43,6 @@ CHECK_EVERY_S = 5.0
 """A machine that was switched off says no goodbye: so each is dialled now and then."""
 ANSWER_S = 2.0
 CHECK_S = 5.0
-HEAD_START_S = 0.25
-"""Of each address over the next, so that the same one is shown every time."""
 WORD_CHARS = 32
 _ID = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
@@ -235,29 +231,15 @@ async def _asked(responder: AsyncZeroconf, name: str) -> FoundWorker | None:
     addresses = near(info.parsed_scoped_addresses())[:ADDRESSES_MAX]
     if not _ID.fullmatch(key_id):
         return None
-    here = await _answering([place(address, info.port or 0) for address in addresses])
+    places = [place(address, info.port or 0) for address in addresses]
+    try:
+        made, here = await dial_first(places, greets=True)
+    except MachineError:
+        return None
+    made.close()
     name = told.get(b"name", "")[:WORD_CHARS] or "worker"
     version = told.get(b"version", "")[:WORD_CHARS]
-    if not here:
-        return None
     return FoundWorker(name=name, address=here, version=version, id=key_id)
-
-
-async def _answering(places: Sequence[str]) -> str:
-    """The first place where a worker answers; empty if there is none."""
-
-    async def tried(number: int, here: str) -> str:
-        await asyncio.sleep(number * HEAD_START_S)
-        return here if await _answers(here) else ""
-
-    trying = [asyncio.create_task(tried(*one)) for one in enumerate(places)]
-    try:
-        for done in asyncio.as_completed(trying):
-            if here := await done:
-                return here
-    finally:
-        await end_tasks(*trying)
-    return ""
 
 
 def near(addresses: Iterable[str]) -> list[str]:
@@ -273,16 +255,3 @@ def _is_near(address: str) -> bool:
 
 def _word(value: bytes | None) -> str:
     return printable((value or b"").decode("utf-8", "replace")).strip()
-
-
-async def _answers(here: str) -> bool:
-    try:
-        with contextlib.closing(await dial_any([here])) as made:
-            return await is_worker(made)
-    except DllmError:
-        return False
-
-
-async def is_worker(made: socket.socket) -> bool:
-    """Return true if a worker is there, by its first words; they are left unread."""
-    return await begins_with(made, BANNER, ANSWER_S)

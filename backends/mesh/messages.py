@@ -17,9 +17,9 @@ PART = ".part"
 """Ends the name of a model while it is sent."""
 LENDS_NO = "the owner of this machine lends no "
 """Begins why a way is not opened."""
-SERVER_VERSION = "dllm-tui-worker"
-BANNER = b"SSH-2.0-" + SERVER_VERSION.encode()
-"""The first words of a worker that listens."""
+SERVER_VERSION, CLIENT_VERSION = "dllm-tui-worker", "dllm-tui-console"
+BANNER = b"SSH-2.0-dllm-tui-"
+"""Begins the first words of a worker, and of a console."""
 DIALLED = b"dllm-tui worker "
 """Begins the line that a worker says before all else, where it is the one who dials.
 Its host key's fingerprint follows: a hint, which the login then proves."""

@@ -61,6 +61,7 @@ from backends.mesh.dialling import (
 from backends.mesh.identity import line_of_raw, own_key, public_line
 from backends.mesh.messages import (
     AGENT,
+    CLIENT_VERSION,
     HELLO,
     NOISE,
     PAIR,
@@ -182,6 +183,7 @@ async def client_over(
             host,
             sock=made,
             client_factory=lambda: LoginClient((), (), None),
+            client_version=CLIENT_VERSION,
             known_hosts=known,
             server_host_key_algs=["ssh-ed25519"],
             encryption_algs=FAST_CIPHERS,

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from backends.errors import MachineError
-from backends.mesh.dialling import DIAL_S, dial_any
+from backends.mesh.dialling import DIAL_S, Dialled, dial_any
+from backends.mesh.messages import BANNER
 from tests.kit.virtual_time import in_virtual_time
 
 
@@ -64,3 +65,21 @@ def test_each_reason_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "refuses:1 and 10.0.0.7:1 and 10.0.0.8:1 cannot be reached "
         "(Connection refused, and nobody answers within 5 s)"
     )
+
+
+async def test_a_foreign_server_is_not_taken_for_a_console_that_answers_words() -> None:
+    async def console(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        assert await reader.readline() == b"hello\n"
+        writer.write(BANNER + b"console\r\n")
+
+    foreign = await asyncio.start_server(
+        lambda _, writer: writer.write(b"SSH-2.0-OpenSSH_9.9\r\n"), "127.0.0.1"
+    )
+    ours = await asyncio.start_server(console, "127.0.0.1")
+    async with foreign, ours:
+        ports = [one.sockets[0].getsockname()[1] for one in (foreign, ours)]
+        dial = Dialled([f"127.0.0.1:{port}" for port in ports], b"hello\n")
+        with await dial.connected() as made:
+            assert made.getpeername()[1] == ports[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import zeroconf.asyncio
 from msgspec.structs import replace
 
-from backends.mesh import discovery
+from backends.mesh import dialling, discovery
 from backends.mesh.discovery import Browser, announced
 from backends.state import FoundWorker
 from backends.tasks import forever
@@ -23,6 +24,7 @@ from tests.unit.mesh.lent import LentMachine, lent
 ON = ["127.0.0.1"]
 IS_NEAR = discovery._is_near
 ASKED = discovery._asked
+DIAL = dialling._dial
 
 
 @pytest.fixture
@@ -196,25 +198,13 @@ async def test_names_at_one_live_address_keep_no_worker_out(
         assert len(browser.found().workers) == 1 + discovery.FOUND_OF_ONE_MAX
 
 
-async def test_a_worker_is_found_by_its_second_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def swallowed(here: str) -> bool:
-        return here == "10.0.0.7:1" or await forever()
-
-    monkeypatch.setattr(discovery, "_answers", swallowed)
-    async with asyncio.timeout(20):
-        assert await discovery._answering(["10.0.0.6:1", "10.0.0.7:1"]) == "10.0.0.7:1"
-        assert await discovery._answering([]) == ""
-
-
 async def test_an_address_that_swallows_all_holds_nobody_up(
     machine: LentMachine, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def swallowed(here: str) -> bool:
-        return here == machine.places[0] or await forever()
+    async def swallowed(here: str) -> socket.socket:
+        return await (DIAL(here) if here == machine.places[0] else forever())
 
-    monkeypatch.setattr(discovery, "_answers", swallowed)
+    monkeypatch.setattr(dialling, "_dial", swallowed)
     monkeypatch.setattr(discovery, "CHECK_S", 600.0)
     worker = known(machine)
     forged = replace(worker, address="127.0.0.1:9", id="SHA256:" + "x" * 43)

@@ -37,6 +37,7 @@ from backends.mesh.messages import (
     HELLO,
     PAIR,
     PROTOCOL,
+    SERVER_VERSION,
     USER_BY_KEY,
     USER_BY_SECRET,
     WorkerHello,
@@ -493,15 +494,20 @@ async def test_a_revoked_console_is_out_within_a_second_or_two(
 async def test_other_machines_at_some_of_its_places_keep_nobody_away(
     paired: LentMachine,
 ) -> None:
+    """Another worker, another server of SSH that says no more, and a silent one."""
     other = asyncssh.generate_private_key("ssh-ed25519")
     async with contextlib.AsyncExitStack() as stack:
-        places: list[str] = []
-        for _ in range(2):
-            server = await asyncssh.listen("127.0.0.1", 0, server_host_keys=[other])
-            await stack.enter_async_context(server)
-            places.append(f"127.0.0.1:{server.get_port()}")
+        worker = await asyncssh.listen(
+            "127.0.0.1", 0, server_host_keys=[other], server_version=SERVER_VERSION
+        )
+        await stack.enter_async_context(worker)
+        hanging = await asyncio.start_server(
+            lambda _, writer: writer.write(b"SSH-2.0-OpenSSH_9.9\r\n"), "127.0.0.1"
+        )
+        await stack.enter_async_context(hanging)
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        places.append(f"127.0.0.1:{silent.getsockname()[1]}")
+        ports = hanging.sockets[0], worker.sockets[0], silent
+        places = [f"127.0.0.1:{one.getsockname()[1]}" for one in ports]
         key_file = paired.console.console_key_file
         dial = Dialled((*places, *paired.places))
         connection = LentConnection("nuc", dial, paired.host_key, key_file)
