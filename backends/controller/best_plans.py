@@ -387,15 +387,9 @@ def _others(
     return (*others, *(one for one in front if identity(one) not in known))
 
 
-async def best_plans(
-    option: Option, elsewhere: Sequence[Option] = ()
-) -> tuple[Alternative, ...]:
-    """A plan as it is, the Pareto front of its devices, and what else could be.
-
-    ``elsewhere`` are plans of the same machines with other heads.
-    """
-    found = await asyncio.to_thread(_best_plans, option)
-    return (*found, *await heads_of(elsewhere, Objective.DECODE))
+async def best_plans(option: Option) -> tuple[Alternative, ...]:
+    """A plan as it is, the Pareto front of its devices, and what else could be."""
+    return await asyncio.to_thread(_best_plans, option)
 
 
 def _best_plans(option: Option) -> tuple[Alternative, ...]:

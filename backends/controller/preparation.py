@@ -11,7 +11,14 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -271,12 +278,23 @@ class Preparations:
         check_plan(plan, model)
         option = await self._option(cluster, plan, model, survey)
         elsewhere = await self._elsewhere(plan, survey, cluster)
+        searched = replace(option, pins=pins)
+        found = await self._searched(cluster, lambda: best_plans(searched))
+        aim = Objective.DECODE
+        others = await self._searched(cluster, lambda: heads_of(elsewhere, aim))
+        return (*found, *others)
+
+    async def _searched(
+        self,
+        cluster: Cluster,
+        search: Callable[[], Coroutine[None, None, tuple[Alternative, ...]]],
+    ) -> tuple[Alternative, ...]:
+        """One search of a cluster after the other."""
         # A thread cannot be cancelled: who gives up leaves it to the next one's wait.
         while (before := self._searches.get(cluster.name)) and not before.done():
             await asyncio.wait((before,))
-        searching = best_plans(replace(option, pins=pins), elsewhere)
-        self._searches[cluster.name] = search = asyncio.create_task(searching)
-        return await asyncio.shield(search)
+        self._searches[cluster.name] = task = asyncio.create_task(search())
+        return await asyncio.shield(task)
 
     async def why(self, cluster: Cluster) -> Bottleneck:
         """Tell what a token waits for, and the change of what runs that gains most."""
@@ -522,29 +540,21 @@ class Preparations:
         self, given: GivenCluster, ask: Ask, model: ModelInfo, protocol: str
     ) -> list[Option]:
         """Options with their drafts; a head that cannot be is no choice."""
-        found: list[Option] = []
-        refused: list[DllmError] = []
-        for option in imagined_options(given, ask, model, protocol):
-            try:
-                found.append(await self._drafted(given, option))
-            except DllmError as error:
-                refused.append(error)
-        if not found:
-            raise refused[0]
-        return found
+        options = imagined_options(given, ask, model, protocol)
+        return _possible([await self._drafted(given, one) for one in options])
 
-    async def _drafted(self, given: GivenCluster, option: Option) -> Option:
+    async def _drafted(self, given: GivenCluster, option: Option) -> Option | DllmError:
         """The same with its draft: by our engine, in place of its head's."""
         if option.plan.server.draft == NO_DRAFT:
             return option
         machines = machines_of_file(given, option.plan.head)
-        plan = await self.drafting.settled(option.plan, machines, LOCAL)
-        return replace(
-            option,
-            plan=plan,
-            draft_models=await draft_models(plan, self._inventory),
-            trials=self._clusters.trials.found_for(option.model),
-        )
+        try:
+            plan = await self.drafting.settled(option.plan, machines, LOCAL)
+            drafts = await draft_models(plan, self._inventory)
+        except DllmError as error:
+            return error
+        trials = self._clusters.trials.found_for(option.model)
+        return replace(option, plan=plan, draft_models=drafts, trials=trials)
 
 
 async def _previewed(
@@ -596,13 +606,14 @@ def imagined_options(
     given: GivenCluster, ask: Ask, model: ModelInfo, rpc_protocol: str = ""
 ) -> list[Option]:
     """The plans for machines of a file, one for each head that can be."""
-    found: list[Option] = []
-    refused: list[PlanError] = []
-    for head in _heads(given, ask):
-        try:
-            found.append(_imagined(given, ask, model, head, rpc_protocol))
-        except PlanError as error:
-            refused.append(error)
+    heads = _heads(given, ask)
+    return _possible([_imagined(given, ask, model, h, rpc_protocol) for h in heads])
+
+
+def _possible(options: Sequence[Option | DllmError]) -> list[Option]:
+    """Those that can be; if none can, the first refusal is raised."""
+    found = [one for one in options if isinstance(one, Option)]
+    refused = [one for one in options if isinstance(one, DllmError)]
     if not found:
         raise refused[0]
     return found
@@ -624,18 +635,20 @@ def _heads(given: GivenCluster, ask: Ask) -> list[str]:
 
 def _imagined(
     given: GivenCluster, ask: Ask, model: ModelInfo, head: str, rpc_protocol: str
-) -> Option:
+) -> Option | PlanError:
     machines = machines_of_file(given, head)
     names = tuple(machine.name for machine in machines if machine.name != head)
     wish = msgspec.structs.replace(
         ask, head=head, peers=ask.peers or names, relay=False
     )
-    plan = propose(wish, model, Config(), machines, cores=1)
-    devices = plan_devices(head, plan.workers, {m.name: m for m in machines})
-    return Option(
-        plan=plan,
-        model=model,
-        devices=devices,
-        speeds=speeds_of_file(given, plan, rpc_protocol),
-        pins=(*pins_of_file(given, plan), *ask.pins),
-    )
+    try:
+        plan = propose(wish, model, Config(), machines, cores=1)
+        return Option(
+            plan=plan,
+            model=model,
+            devices=plan_devices(head, plan.workers, {m.name: m for m in machines}),
+            speeds=speeds_of_file(given, plan, rpc_protocol),
+            pins=(*pins_of_file(given, plan), *ask.pins),
+        )
+    except PlanError as error:
+        return error

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,8 @@ from unittest.mock import AsyncMock
 import pytest
 from msgspec.structs import replace
 
-from backends.controller import preparation
+from backends.controller import best_plans, preparation
+from backends.controller.best_plans import Option
 from backends.controller.clusters import Clusters
 from backends.controller.drafting import Drafting
 from backends.controller.journal import Record
@@ -649,6 +651,32 @@ async def test_a_search_waits_for_the_one_that_was_given_up(
     ends[0].set()
     ends[1].set()
     assert await second == ()
+
+
+async def test_a_search_that_was_given_up_goes_on_with_no_other_heads(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, plan = bench.clusters.get(), (await bench.prepared()).plan
+    goes_on, begun, heads = threading.Event(), threading.Event(), []
+
+    def searched(_: Option) -> tuple[()]:
+        begun.set()
+        goes_on.wait()
+        return ()
+
+    async def of_heads(options: Sequence[Option], _: object) -> tuple[()]:
+        heads.append(options)
+        return ()
+
+    monkeypatch.setattr(best_plans, "_best_plans", searched)
+    for module in (best_plans, preparation):
+        monkeypatch.setattr(module, "heads_of", of_heads)
+    given_up = asyncio.create_task(bench.preparations.best(cluster, plan))
+    await until(begun.is_set)
+    given_up.cancel()
+    goes_on.set()
+    assert await bench.preparations.best(cluster, plan) == ()
+    assert len(heads) == 1
 
 
 async def test_a_drawn_plan_has_speeds_and_a_best_split(bench: Bench) -> None:
