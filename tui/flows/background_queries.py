@@ -24,6 +24,8 @@ SETTLE_S = 0.3
 SPEEDS_S = 0.1
 """A finished answer is learnt from within so long."""
 GROUP = "memory"
+_Ground = tuple[object, ...]
+_Ask = Callable[[Plan, _Ground], Coroutine[Any, Any, None]]
 
 
 class _Delayed(Flow):
@@ -71,43 +73,43 @@ class MemoryQuery(_Delayed):
         self._editor.settle(plan, memory)
 
 
-class SpeedsQuery(_Delayed):
+class _GroundQuery(_Delayed):
+    """Asks once all that the answer depends on, its ground, is another."""
+
+    _ground: _Ground | None = None
+
+    def _is_new(self, ground: _Ground | None) -> bool:
+        if ground == self._ground:
+            return False
+        self._ground = ground
+        self._forget()
+        return True
+
+    def _look(self, ground: _Ground | None, delay_s: float, ask: _Ask) -> None:
+        plan = self._editor.plan
+        if self._is_new(ground) and plan is not None and ground is not None:
+            self._ask_later(delay_s, lambda: ask(plan, ground), type(self).__name__)
+
+
+class SpeedsQuery(_GroundQuery):
     """Asks for the speeds of the edited plan's devices; any split needs no more."""
 
-    def __init__(self, app: ClusterConsole) -> None:
-        super().__init__(app)
-        self._ground: tuple[object, ...] | None = None
-
     def look(self) -> None:
-        plan, ground = self._editor.plan, self._editor.speeds_ground
-        if plan is None or ground is None or ground == self._ground:
-            return
-        self._ground = ground
-        self._ask_later(SPEEDS_S, lambda: self._ask(plan), "speeds")
+        self._look(self._editor.speeds_ground, SPEEDS_S, self._ask)
 
-    async def _ask(self, plan: Plan) -> None:
+    async def _ask(self, plan: Plan, ground: _Ground) -> None:
         # Without an answer nothing is predicted, which alarms nobody.
         with suppress(DllmError):
             self._editor.learn_speeds(plan, await self._cluster.speeds(plan))
 
 
-class BestPlansQuery(_Delayed):
+class BestPlansQuery(_GroundQuery):
     """Asks for the best plans before a launch, so that a faster one is not missed."""
 
-    def __init__(self, app: ClusterConsole) -> None:
-        super().__init__(app)
-        self._ground: tuple[object, ...] | None = None
-
     def look(self) -> None:
-        plan, ground = self._editor.plan, self._editor.others_ground
-        if ground == self._ground:
-            return
-        self._ground = ground
-        self._forget()
-        if plan is not None and ground is not None:
-            self._ask_later(SETTLE_S, lambda: self._ask(plan, ground), "others")
+        self._look(self._editor.others_ground, SETTLE_S, self._ask)
 
-    async def _ask(self, plan: Plan, ground: tuple[object, ...]) -> None:
+    async def _ask(self, plan: Plan, ground: _Ground) -> None:
         # Without an answer nothing is compared, which alarms nobody.
         try:
             self._editor.learn_others(ground, await self._cluster.best(plan))
@@ -117,25 +119,19 @@ class BestPlansQuery(_Delayed):
             pass
 
 
-class BottleneckQuery(_Delayed):
+class BottleneckQuery(_GroundQuery):
     """Asks what a token waits for, whenever an answer may have shown something new."""
-
-    def __init__(self, app: ClusterConsole) -> None:
-        super().__init__(app)
-        self._ground: tuple[object, ...] | None = None
 
     def look(self) -> None:
         ground = self._editor.bottleneck_ground
-        if ground == self._ground:
+        if not self._is_new(ground):
             return
-        self._ground = ground
-        self._forget()
         if ground is None:
             self._editor.learn_bottleneck(None)
         else:
             self._ask_later(SPEEDS_S, lambda: self._ask(ground), "why")
 
-    async def _ask(self, ground: tuple[object, ...]) -> None:
+    async def _ask(self, ground: _Ground) -> None:
         found = None
         # Without an answer the line is empty, which alarms nobody.
         with suppress(DllmError):
