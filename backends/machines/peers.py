@@ -303,10 +303,10 @@ class Peers:
         places = " ".join(token.places)
         quic = token.quic.text if token.quic else None
         config = PeerConfig(worker=places, host_key=host_key, quic=quic, via=via)
-        peer = await self._add_lent(name, token.name, config)
+        # Before it is dialled: its relay wants the key.
         if token.quic is not None:
-            self._quic.learn(token.quic)
-        return peer
+            await self._quic.learn(token.quic)
+        return await self._add_lent(name, token.name, config)
 
     def _moved(self, name: str, config: PeerConfig, quic: QuicPlace | None) -> None:
         """Keep the places that a lent machine has told, in the settings, too."""
@@ -335,7 +335,7 @@ class Peers:
             return
         try:
             if quic is not None:
-                self._quic.learn(quic, heard=True)
+                await self._quic.learn(quic, heard=True)
         except DllmError as error:
             log.warning("the relay of %s is not kept: %s", name, error)
 
@@ -554,8 +554,8 @@ class Peers:
         if host_key is not None:
             self._join_listener.forget(host_key)
         await self._leave_relays()
-        self._quic.forget_relays_but(self._relays)
         self._changed()
+        await self._quic.forget_relays_but(self._relays)
 
     @property
     def _relays(self) -> list[str]:

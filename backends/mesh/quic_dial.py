@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from backends.errors import MachineError
@@ -50,14 +52,17 @@ class QuicDialler:
         self._endpoint: QuicEndpoint | None = None
         self._waits = False
         self._binding = asyncio.Lock()
+        # One thread: what is written waits for the disk, and keeps its order.
+        self._writing = ThreadPoolExecutor(1, "relays")
 
-    def learn(self, place: QuicPlace, *, heard: bool = False) -> None:
+    async def learn(self, place: QuicPlace, *, heard: bool = False) -> None:
         """Keep the key of a relay that an invitation told, once that is proved.
 
         ``heard``: a machine told it, by itself.
         """
         if place.access is not None and place.relay_key:
-            self._relays.learn(place.access, heard=heard)
+            learn = partial(self._relays.learn, place.access, heard=heard)
+            await asyncio.get_running_loop().run_in_executor(self._writing, learn)
 
     def beside(self, tcp: Dial, place: QuicPlace, says: bytes = b"") -> Dial:
         """A dial by TCP and by QUIC, where ``says`` are the first words."""
@@ -95,9 +100,10 @@ class QuicDialler:
         if self._endpoint is not None:
             await self._endpoint.leave_all_but(urls)
 
-    def forget_relays_but(self, urls: Collection[str]) -> None:
+    async def forget_relays_but(self, urls: Collection[str]) -> None:
         """Forget the keys of relays of peers that are no more."""
-        self._relays.forget_all_but(urls)
+        forget = partial(self._relays.forget_all_but, urls)
+        await asyncio.get_running_loop().run_in_executor(self._writing, forget)
 
     async def _bound(self, waits: bool = False) -> QuicEndpoint:
         async with self._binding:

@@ -7,6 +7,8 @@ import contextlib
 import logging
 import socket
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -948,6 +950,35 @@ def test_the_key_of_a_token_wins_over_one_that_a_machine_told(tmp_path: Path) ->
     file.use(RelayAccess(url="http://10.0.0.2"))
     file.learn(RelayAccess(url="http://10.0.0.2", key="told"), heard=True)
     assert file.own == RelayAccess(url="http://10.0.0.2")
+
+
+async def test_keys_of_relays_are_written_in_order_and_off_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def write(path: Path, content: bytes) -> None:
+        written.append(threading.get_ident())
+        # The first one takes longer than the others.
+        time.sleep(0.2 if len(written) == 1 else 0.0)
+        path.write_bytes(content)
+
+    monkeypatch.setattr("backends.mesh.relay_access.write_private", write)
+    paths = paths_in(tmp_path)
+    paths.relays_file.parent.mkdir(parents=True, exist_ok=True)
+    dialler = QuicDialler(paths)
+    one, other = (
+        QuicPlace(node=OTHER_SEED, relay=f"http://10.0.0.{n}", relay_key=f"k{n}")
+        for n in (1, 2)
+    )
+    await asyncio.gather(
+        dialler.learn(one), dialler.learn(other), dialler.forget_relays_but([])
+    )
+    assert len(written) == 3
+    assert threading.get_ident() not in written
+    file = RelayFile(paths.relays_file)
+    assert not file.access(one.relay).key
+    assert not file.access(other.relay).key
 
 
 async def test_who_only_dials_leaves_the_port_to_others(tmp_path: Path) -> None:
