@@ -222,16 +222,15 @@ def _by_rank(
 
 def _parts(problem: SplitProblem, best: Best | None) -> dict[str, PartsPlan]:
     """Plans with parts of layers elsewhere, or why there are none."""
-    from backends.split import moved_experts, tensor_parallel
+    from backends.split import moved_experts
     from backends.split.problem import check_pins
+    from backends.split.tensor_parallel import NAME, by_tensor
 
     found: dict[str, PartsPlan] = {}
     with contextlib.suppress(PlanError):
         check_pins(problem.pins, problem)
         if best is not None:
-            found[tensor_parallel.NAME] = tensor_parallel.by_tensor(
-                problem, best.forecast
-            )
+            found[NAME] = by_tensor(problem, best.forecast)
         if any(layer.groups.experts for layer in problem.model.layers):
             whole = best and (best.split, best.forecast)
             found[moved_experts.NAME] = moved_experts.moved_experts(problem, whole)
