@@ -191,7 +191,7 @@ class ModelCatalogue(Value, frozen=True, kw_only=True):
 
 
 class TensorSums(Value, frozen=True, kw_only=True):
-    """One tensor of a model file, and hashes of all its bytes."""
+    """One tensor of a model file, and the hash of all its bytes."""
 
     name: str
     type: int
@@ -199,10 +199,6 @@ class TensorSums(Value, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     """Always four, the row length first."""
     size_bytes: int
-    fnv1a: str
-    """FNV-1a, 16 hex digits: what llama.cpp calls it in a worker's cache."""
-    xxh64: str
-    """XXH64, 16 hex digits."""
     blake3: str
     """BLAKE3, 64 hex digits."""
 

@@ -79,9 +79,9 @@ void read_hash_cache(std::span<const std::uint8_t> input) {
     return dllm::weights::encode_hash_cache(ids, files, builder.so_far());
   }();
   // What a good end vouches for must be understood too.
-  std::string data = edited(kept.substr(0, kept.size() - sizeof(std::uint64_t)), input);
+  std::string data = edited(kept.substr(0, kept.size() - sizeof(dllm::weights::Blake3Hash)), input);
   data += models::raw(
-      dllm::weights::xxh64({reinterpret_cast<const std::uint8_t*>(data.data()), data.size()}));
+      dllm::weights::blake3({reinterpret_cast<const std::uint8_t*>(data.data()), data.size()}));
   const auto so_far = dllm::weights::decode_hash_cache(data, ids, files);
   if (!so_far) return;
   dllm::weights::TableBuilder builder(files, *so_far);
@@ -100,10 +100,10 @@ const dllm::weights::ResidentWeights& home() {
 std::vector<std::uint8_t> message_by(std::span<const std::uint8_t> input) {
   static const auto listed = home().list();
   dllm::weights::Message message;
-  message.kind = static_cast<dllm::weights::Message::Kind>(1 + input[0] % 7);
+  message.kind = static_cast<dllm::weights::Message::Kind>(1 + input[0] % 5);
   message.key = listed[input[1] % listed.size()].key;
   if (input[2] % 8 == 0) message.key.size_bytes = std::uint64_t{1} << input[3] % 64;
-  message.hash = input[2] % 2 == 0 ? dllm::weights::xxh64(input.subspan(2, 1)) : input[3];
+  message.fnv1a = input[3];
   if (input[2] % 2 == 0) message.blake3 = dllm::weights::blake3(input.subspan(2, 1));
   message.piece = input.subspan(4, std::min<std::size_t>(input.size() - 4, input[3]));
   auto data = encode(message);

@@ -64,11 +64,11 @@ TEST(features_nobody_knows_and_a_longer_hello_are_passed_over) {
 TEST(another_major_version_is_refused_in_one_sentence) {
   for (const Role role : {Role::kHead, Role::kWorker}) {
     std::string said = greeting(role == Role::kHead ? Role::kWorker : Role::kHead);
-    said[8] = 3;
+    said[8] = 2;
     End end(role);
     // All that is the same in every version is enough.
     CHECK(why<LinkRefused>(end, said.substr(0, 16)) ==
-          "the other relay speaks link version 3, this one 2: install the same dllm-tui on both "
+          "the other relay speaks link version 2, this one 3: install the same dllm-tui on both "
           "machines");
   }
 }
@@ -320,7 +320,7 @@ class Cut {
     }
   }
 
-  Link link_{dllm::link::kHome | dllm::link::kAhead | dllm::link::kResume};
+  Link link_{dllm::link::kHome | dllm::link::kAhead};
   const std::vector<std::array<std::size_t, 2>> allowed_;
   std::size_t cuts_ = 0;
   std::array<std::size_t, 2> passed_{};
@@ -352,7 +352,7 @@ TEST(a_link_that_is_cut_behind_any_byte_goes_on_where_it_was) {
 }
 
 TEST(what_the_other_end_has_is_kept_no_longer) {
-  Link link(dllm::link::kResume);
+  Link link;
   const std::uint32_t session = link.head.link.open();
   link.settle();
   for (int i = 0; i < 20; ++i) {
@@ -369,16 +369,9 @@ TEST(what_the_other_end_has_is_kept_no_longer) {
   CHECK(link.head.link.unacked() < 100 && link.worker.link.unacked() < 100);
 }
 
-TEST(an_end_that_cannot_resume_is_told_nothing_of_it) {
-  Link link;
-  link.head.link.send(link.head.link.open(), view("data"));
-  link.head.link.tick(kSecond);
-  CHECK(!link.head.link.may_resume() && link.head.link.unacked() == 0);
-  const std::string said = taken(link.head.link.out());
-  CHECK(said.ends_with(std::string(4, '\0')));
-  CHECK(check::contains(refusal(frame(kReceived, 0, "1234")), "was not asked to"));
-  CHECK(check::contains(refusal(frame(kReceived, 0, "1234"), dllm::link::kResume), "never sent"));
-  Link other(dllm::link::kResume);
+TEST(counts_of_what_was_never_sent_are_refused) {
+  CHECK(check::contains(refusal(frame(kReceived, 0, "1234")), "never sent"));
+  Link other;
   other.head.resume();
   CHECK(check::contains(why(other.head, frame(kData, 1, "x")), "what it has received"));
   other.worker.resume();
@@ -508,7 +501,7 @@ class Model {
   }
 
   std::minstd_rand random_;
-  Link link_{dllm::link::kHome | dllm::link::kResume};
+  Link link_{dllm::link::kHome};
   std::map<std::uint32_t, std::array<Way, 2>> ways_;
   std::set<std::uint32_t> resets_;
   std::string on_way_[2];

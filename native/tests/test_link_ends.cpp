@@ -495,7 +495,8 @@ TEST(an_end_that_asks_and_takes_no_answer_is_given_up) {
                             dllm::kGoneAfter);
   dllm::link::ByteQueue said;
   said.append(encode(link_ends::hello_of(dllm::link::Role::kHead)));
-  const std::string ping = link_ends::frame(0x01, 0, std::string(16, '\1'));
+  // It has received nothing.
+  const std::string ping = link_ends::frame(0x01, 0, std::string(12, '\1') + std::string(4, '\0'));
   std::string pings;
   while (pings.size() < 64 << 10) pings += ping;
   // The time stands still: nothing is given up for being late.

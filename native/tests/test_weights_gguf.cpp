@@ -34,6 +34,9 @@ std::string array(std::uint32_t element, std::uint64_t count, const std::string&
   return raw(element) + raw(count) + values;
 }
 
+// Of a chunk of a hole.
+const std::string kHash(32, '7');
+
 }  // namespace
 
 TEST(tensors_are_found_behind_any_metadata) {
@@ -136,7 +139,7 @@ TEST(holes_of_a_sparse_file) {
   for (const auto& place : found.tensors) CHECK(place.is_hole == (place.key.name == "b"));
   const auto& hole = *std::ranges::find_if(found.tensors, &dllm::weights::TensorPlace::is_hole);
   const std::string data(99, '2');
-  CHECK(hole.chunks == std::vector{dllm::weights::xxh64(
+  CHECK(hole.chunks == std::vector{dllm::weights::blake3(
                            {reinterpret_cast<const std::uint8_t*>(data.data()), data.size()})});
 }
 
@@ -144,24 +147,24 @@ TEST(a_sparse_file_that_does_not_say_what_it_lacks_is_corrupt) {
   using models::numbers_key;
   const std::vector<Made> tensors = {tensor("a", "1"), tensor("b", "2")};
   const std::string list = models::list_key(tensors);
-  const auto said = [&](const std::vector<std::uint64_t>& kept,
-                        const std::vector<std::uint64_t>& chunks) {
+  const auto said = [&](const std::vector<std::uint64_t>& kept, const std::string& hashes) {
     return refused(gguf(tensors, {list, numbers_key(dllm::weights::kSparseKept, kept),
-                                  numbers_key(dllm::weights::kSparseChunks, chunks)}));
+                                  models::hashes_key(hashes)}));
   };
   const auto b_is_a_hole = header_of(
       gguf(tensors, {list, numbers_key(dllm::weights::kSparseKept, {0, 1}),
-                     numbers_key(dllm::weights::kSparseChunks, {7})}));
+                     models::hashes_key(kHash)}));
   CHECK(!b_is_a_hole.tensors[0].is_hole && b_is_a_hole.tensors[1].is_hole);
-  CHECK(contains(said({0, 1}, {}), "what b holds"));
-  CHECK(contains(said({0, 1}, {7, 8}), "more hashes than holes"));
-  CHECK(contains(said({0}, {7}), "where its holes are"));
-  CHECK(contains(said({1, 0}, {7}), "where its holes are"));
+  CHECK(contains(said({0, 1}, ""), "what b holds"));
+  CHECK(contains(said({0, 1}, kHash + kHash), "more hashes than holes"));
+  CHECK(contains(said({0, 1}, kHash + "8"), "33 numbers"));
+  CHECK(contains(said({0}, kHash), "where its holes are"));
+  CHECK(contains(said({1, 0}, kHash), "where its holes are"));
   std::string claims = numbers_key(dllm::weights::kSparseKept, {});
   claims.replace(claims.size() - 8, 8, raw<std::uint64_t>(1U << 24));
   CHECK(contains(refused(gguf(tensors, {claims})), "16777216 numbers"));
   // One of the two alone marks it, too.
-  const std::string chunks = numbers_key(dllm::weights::kSparseChunks, {7});
+  const std::string chunks = models::hashes_key(kHash);
   CHECK(contains(refused(gguf(tensors, {list, chunks})), "b holds"));
   const std::string other = models::uint16_key(dllm::weights::kSparseKept, 1);
   CHECK(contains(refused(gguf(tensors, {other})), "no list"));
@@ -169,7 +172,7 @@ TEST(a_sparse_file_that_does_not_say_what_it_lacks_is_corrupt) {
   CHECK(contains(refused(gguf(unknown,
                               {models::list_key(unknown),
                                numbers_key(dllm::weights::kSparseKept, {}),
-                               numbers_key(dllm::weights::kSparseChunks, {7})})),
+                               models::hashes_key(kHash)})),
                  "what w holds"));
 }
 
@@ -178,7 +181,7 @@ TEST(a_record_of_holes_is_of_one_list_of_tensors) {
   const std::vector<Made> made = {tensor("a", "1"), tensor("b", "2")};
   const std::vector<std::string> keys = {models::list_key(made),
                                          numbers_key(dllm::weights::kSparseKept, {0, 1}),
-                                         numbers_key(dllm::weights::kSparseChunks, {7})};
+                                         models::hashes_key(kHash)};
   CHECK(header_of(gguf(made, keys)).is_sparse);
   // A quantised copy, one in another order, and one that somebody renamed keep the metadata.
   const std::vector<std::vector<Made>> copies = {

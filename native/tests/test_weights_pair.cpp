@@ -62,8 +62,14 @@ std::string refused(ChunkReceiver& worker, const std::vector<Message>& messages)
   });
 }
 
-Message say(Message::Kind kind, const dllm::weights::TensorKey& key = {}, std::uint64_t hash = 0) {
-  return {.kind = kind, .key = key, .hash = hash};
+Message say(Message::Kind kind, const dllm::weights::TensorKey& key = {}) {
+  return {.kind = kind, .key = key};
+}
+
+Message offer(const std::string& chunk) {
+  Message message = say(Message::Kind::kOffer);
+  message.blake3 = dllm::weights::blake3(models::bytes_of(chunk));
+  return message;
 }
 
 }  // namespace
@@ -247,7 +253,7 @@ TEST(bytes_that_are_not_those_announced_end_the_session) {
   dllm::weights::WeightCounts counts;
   ChunkReceiver worker(machine.home, counts);
   worker.take(say(kRefer, models::key_of(tensor("one", "12"))));
-  worker.take(say(kOffer, {}, dllm::weights::xxh64(models::bytes_of("12"))));
+  worker.take(offer("12"));
   CHECK(!models::look_once(worker));
   const std::string others = "13";
   Message piece = say(kNeeded);
@@ -260,12 +266,12 @@ TEST(a_recalled_tensor_with_another_blake3_is_asked_for) {
   const Made made = tensor("one", "12");
   Machine machine;
   machine.add({made});
-  const auto strong = dllm::weights::blake3(models::bytes_of(made.data));
   for (const bool same : {true, false}) {
     dllm::weights::WeightCounts counts;
     ChunkReceiver worker(machine.home, counts);
-    Message recall = say(kStrongRecall, models::key_of(made), models::fnv1a_of(made.data));
-    recall.blake3 = strong;
+    Message recall = say(kRecall, models::key_of(made));
+    recall.fnv1a = models::fnv1a_of(made.data);
+    recall.blake3 = dllm::weights::blake3(models::bytes_of(made.data));
     recall.blake3[9] ^= same ? 0 : 1;
     worker.take(recall);
     CHECK(models::look_once(worker) == same);
@@ -280,9 +286,7 @@ TEST(only_bytes_with_the_blake3_offered_are_had) {
     dllm::weights::WeightCounts counts;
     ChunkReceiver worker(machine.home, counts);
     worker.take(say(kRefer, models::key_of(tensor("one", "12"))));
-    Message offer = say(kStrongOffer);
-    offer.blake3 = dllm::weights::blake3(models::bytes_of(data));
-    worker.take(offer);
+    worker.take(offer(data));
     CHECK(models::look_once(worker) == (data == "12"));
   }
 }
@@ -290,13 +294,13 @@ TEST(only_bytes_with_the_blake3_offered_are_had) {
 TEST(messages_are_read_as_they_were_written) {
   using enum Message::Kind;
   const auto key = models::key_of(model()[0]);
-  Message offer = say(kStrongOffer), recall = say(kStrongRecall, key, 5);
-  offer.blake3[31] = recall.blake3[0] = 7;
-  for (const Message& said :
-       {say(kRefer, key), say(kRecall, key, 5), say(kOffer, {}, ~0ULL), offer, recall}) {
+  Message recall = say(kRecall, key);
+  recall.fnv1a = ~0ULL;
+  recall.blake3[0] = 7;
+  for (const Message& said : {say(kRefer, key), recall, offer("")}) {
     const auto data = encode(said);
     const Message read = dllm::weights::decode(data);
-    CHECK(read.kind == said.kind && read.key == said.key && read.hash == said.hash);
+    CHECK(read.kind == said.kind && read.key == said.key && read.fnv1a == said.fnv1a);
     CHECK(read.blake3 == said.blake3);
     for (std::size_t size = 0; size < data.size(); ++size) {
       CHECK(!check::thrown<BadMessage>([&] {
@@ -364,7 +368,7 @@ TEST(whatever_happens_the_same_bytes_arrive) {
         });
       }
     }
-    Pair pair(&here.home, there.home, random() % 2 == 0);
+    Pair pair(&here.home, there.home);
     const int failures = check::failures;
     load(pair, tensors, random, random() % 2 == 0);
     CHECK(pair.counts.needed_bytes == pair.crossed_bytes);

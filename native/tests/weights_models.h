@@ -83,6 +83,12 @@ inline std::string numbers_key(const std::string& name, const std::vector<std::u
   return out;
 }
 
+// Of the chunks of holes.
+inline std::string hashes_key(const std::string& hashes) {
+  return text(dllm::weights::kSparseChunks) + raw<std::uint32_t>(9) + raw<std::uint32_t>(0) +
+         text(hashes);
+}
+
 // Binds a record of holes to these tensors.
 inline std::string list_key(const std::vector<Made>& tensors) {
   dllm::agent::Sha256 hash;
@@ -92,7 +98,8 @@ inline std::string list_key(const std::vector<Made>& tensors) {
 
 // A sparse file: the tensors of these names are there, the others are holes.
 inline std::string sparse_gguf(std::vector<Made> tensors, const std::set<std::string>& names) {
-  std::vector<std::uint64_t> kept, chunks;
+  std::vector<std::uint64_t> kept;
+  std::string hashes;
   std::uint64_t offset = 0;
   for (Made& made : tensors) {
     if (names.contains(made.name)) {
@@ -100,15 +107,16 @@ inline std::string sparse_gguf(std::vector<Made> tensors, const std::set<std::st
     } else {
       for (std::size_t at = 0; at < made.data.size(); at += dllm::weights::kChunkBytes) {
         const std::string chunk = made.data.substr(at, dllm::weights::kChunkBytes);
-        chunks.push_back(dllm::weights::xxh64(
-            {reinterpret_cast<const std::uint8_t*>(chunk.data()), chunk.size()}));
+        hashes += raw(dllm::weights::chunk_hash(
+            {reinterpret_cast<const std::uint8_t*>(chunk.data()), chunk.size()}, made.data.size(),
+            at / dllm::weights::kChunkBytes));
       }
       std::ranges::fill(made.data, '\0');
     }
     offset += padded(made.data).size();
   }
   return gguf(tensors, {list_key(tensors), numbers_key(dllm::weights::kSparseKept, kept),
-                        numbers_key(dllm::weights::kSparseChunks, chunks)});
+                        hashes_key(hashes)});
 }
 
 inline std::string uint16_key(const std::string& name, std::uint16_t value) {

@@ -61,10 +61,8 @@ struct Machine {
 class Pair {
  public:
   // `here`: the head's files; none where it cannot recall.
-  // `strong`: both ends go by BLAKE3.
-  Pair(const dllm::weights::ResidentWeights* here, const dllm::weights::ResidentWeights& there,
-       bool strong = true)
-      : head(head_counts, here, strong), worker(there, counts), there_(there) {}
+  Pair(const dllm::weights::ResidentWeights* here, const dllm::weights::ResidentWeights& there)
+      : head(head_counts, here), worker(there, counts), there_(there) {}
 
   // Sends what a client sent: plain bytes, or a tensor's payload.
   void literal(const std::string& text) {

@@ -78,8 +78,8 @@ def test_a_pair_meets_over_ipv6(relay: Path, tmp_path: Path) -> None:
 
 def test_a_head_that_sends_all_takes_little_memory(relay: Path, tmp_path: Path) -> None:
     """All sessions there may be, each filled to the last byte of its credit."""
-    link = struct.Struct("<8sHHIQIBBH16s")
-    hello = link.pack(b"dllmlink", 2, 0, link.size, 0, 4 << 20, 1, 0, 0, bytes(16))
+    link = struct.Struct("<8sHHIQIBBH16sQ")
+    hello = link.pack(b"dllmlink", 3, 0, link.size, 0, 4 << 20, 1, 0, 0, bytes(16), 1)
 
     def frame(kind: int, session: int, payload: bytes = b"") -> bytes:
         size = struct.pack("<I", len(payload))[:3]

@@ -464,8 +464,7 @@ class Seed {
   [[nodiscard]] bool filled() const { return chunk_ == weights::chunks_in(size_bytes()); }
 
   void add_chunk() {
-    const bool fine = weights::read_chunk(tensor_, chunk_, buffer_) &&
-                      weights::xxh64(buffer_) == tensor_.sums->chunks[chunk_];
+    const bool fine = weights::read_chunk(tensor_, chunk_, buffer_) && is_right(chunk_);
     if (!fine) give_up(tensor_.place->key.name + " has changed since it was hashed; try again");
     const char* const data = reinterpret_cast<const char*>(buffer_.data());
     try {
@@ -478,20 +477,23 @@ class Seed {
   }
 
   void finish() {
-    weights::Xxh64 hash;
     for (std::uint64_t chunk = 0; chunk < chunk_; ++chunk) {
       buffer_.resize(weights::chunk_bytes(size_bytes(), chunk));
       const ssize_t got =
           retry([&] { return ::pread(file_.get(), buffer_.data(), buffer_.size(), at(chunk)); });
-      if (got > 0) hash.add({buffer_.data(), static_cast<std::size_t>(got)});
+      buffer_.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+      if (!is_right(chunk)) give_up(part_ + " is not what was written to it");
     }
-    if (hash.value() != tensor_.sums->xxh64) give_up(part_ + " is not what was written to it");
     check(::fsync(file_.get()), "cannot write " + part_);
     check(::rename(part_.c_str(), path_.c_str()), "cannot write " + path_);
   }
 
  private:
   [[nodiscard]] std::uint64_t size_bytes() const { return tensor_.place->key.size_bytes; }
+  // Whether the buffer holds just that chunk.
+  [[nodiscard]] bool is_right(std::uint64_t chunk) const {
+    return weights::chunk_hash(buffer_, size_bytes(), chunk) == tensor_.sums->chunks[chunk];
+  }
   static off_t at(std::uint64_t chunk) { return static_cast<off_t>(chunk * weights::kChunkBytes); }
 
   [[noreturn]] void give_up(const std::string& why) const {
@@ -627,8 +629,7 @@ std::string row(const weights::TensorKey& key, const weights::TensorSums& sums) 
   json::Object object;
   object.text("name", key.name).number("type", key.type).raw("shape", json::list(shape));
   object.number("size_bytes", key.size_bytes);
-  object.text("fnv1a", hex(sums.fnv1a)).text("xxh64", hex(sums.xxh64));
-  return object.text("blake3", weights::hex(sums.blake3)).str();
+  return object.text("blake3", weights::hex(sums.blake3())).str();
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ constexpr const char* kContradicted =
 
 Hello own_hello(const std::string& name, bool answers) {
   const std::uint64_t features =
-      kHome | kStrong | (answers ? kAhead : 0) | (has_compression() ? kCompression : 0) | kResume;
+      kHome | (answers ? kAhead : 0) | (has_compression() ? kCompression : 0);
   return {Role::kHead, features, LinkEnd::kWindowBytes, new_id(), name, 0};
 }
 

@@ -15,9 +15,12 @@ namespace {
 // The same in every major version: magic, major, minor, size of the whole.
 constexpr std::string_view kMagic = "dllmlink";
 constexpr std::size_t kMajorAt = 8, kSizeAt = 12, kPreambleBytes = 16;
-// Version 2.
+// Version 3.
 constexpr std::size_t kFeaturesAt = 16, kCreditAt = 24, kRoleAt = 28, kNameBytesAt = 29;
 constexpr std::size_t kIdAt = 32, kNameAt = 48;
+// With a name of no bytes, and the link behind it.
+constexpr std::size_t kHelloLeastBytes = kNameAt + sizeof Hello::link;
+constexpr const char* kDamaged = "the other end's hello is damaged";
 // The first bytes of a TLS connection.
 constexpr std::uint8_t kTlsHandshake = 0x16, kTlsMajor = 0x03;
 
@@ -44,10 +47,9 @@ Hello decode(View all) {
   hello.role = static_cast<Role>(all[kRoleAt]);
   std::copy_n(all.data() + kIdAt, hello.id.size(), hello.id.begin());
   const std::size_t name_bytes = all[kNameBytesAt];
-  if (name_bytes > all.size() - kNameAt) throw LinkBroken("the other end's hello is damaged");
+  if (kHelloLeastBytes + name_bytes > all.size()) throw LinkBroken(kDamaged);
   hello.name = printable(all.subspan(kNameAt, name_bytes), kNameMaxBytes);
-  const View more = all.subspan(kNameAt + name_bytes);
-  if (more.size() >= sizeof hello.link) hello.link = load<std::uint64_t>(more.data());
+  hello.link = load<std::uint64_t>(all.data() + kNameAt + name_bytes);
   return hello;
 }
 
@@ -73,7 +75,7 @@ std::vector<std::uint8_t> encode(const Hello& hello) {
   out.insert(out.end(), kMagic.begin(), kMagic.end());
   put(out, kMajor);
   put(out, kMinor);
-  put(out, static_cast<std::uint32_t>(kNameAt + name_bytes + sizeof hello.link));
+  put(out, static_cast<std::uint32_t>(kHelloLeastBytes + name_bytes));
   put(out, hello.features);
   put(out, hello.credit);
   put(out, hello.role);
@@ -92,7 +94,7 @@ std::optional<Hello> take_hello(ByteQueue& in, Role own) {
   if (all.size() < kPreambleBytes) return std::nullopt;
   judge_major(all);
   const auto size = load<std::uint32_t>(all.data() + kSizeAt);
-  if (size < kNameAt || size > kHelloMaxBytes) throw LinkBroken("the other end's hello is damaged");
+  if (size < kHelloLeastBytes || size > kHelloMaxBytes) throw LinkBroken(kDamaged);
   if (all.size() < size) return std::nullopt;
   Hello hello = decode(all.first(size));
   in.drop(size);

@@ -10,8 +10,8 @@
 
 namespace dllm::link {
 
-inline constexpr std::uint16_t kMajor = 2;
-inline constexpr std::uint16_t kMinor = 1;
+inline constexpr std::uint16_t kMajor = 3;
+inline constexpr std::uint16_t kMinor = 0;
 inline constexpr std::size_t kHelloMaxBytes = 1024;
 inline constexpr std::size_t kNameMaxBytes = 64;
 
@@ -19,8 +19,6 @@ inline constexpr std::size_t kNameMaxBytes = 64;
 inline constexpr std::uint64_t kCompression = 1;  // of requests
 inline constexpr std::uint64_t kHome = 2;  // references go up instead of weights
 inline constexpr std::uint64_t kAhead = 4;  // what is wanted next is asked for at the worker's end
-inline constexpr std::uint64_t kResume = 8;  // a link goes on over another connection
-inline constexpr std::uint64_t kStrong = 16;  // BLAKE3 tells whether bytes are the same
 
 enum class Role : std::uint8_t { kHead = 1, kWorker = 2 };
 

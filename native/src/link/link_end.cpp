@@ -10,7 +10,7 @@ namespace {
 struct Ping {
   std::int64_t sent_ns;
   std::uint32_t patience_ms;
-  std::uint32_t received;  // of all bytes the lower half; 0 where a link cannot go on
+  std::uint32_t received;  // of all bytes the lower half
 };
 static_assert(sizeof(Ping) == 16 && sizeof(Trip) == 16);
 
@@ -61,7 +61,7 @@ void LinkEnd::received(ByteQueue& in, Nanos now) {
     in.drop(frame->bytes());
     if (counts) received_ += frame->bytes();
   }
-  if (!uses(kResume) || !flows_now_ || received_ - told_ < kTellEvery) return;
+  if (!flows_now_ || received_ - told_ < kTellEvery) return;
   const std::uint32_t count = tell_received();
   say(FrameType::kReceived, 0, bytes_of(count));
 }
@@ -108,7 +108,6 @@ void LinkEnd::retransmit(std::uint64_t count) {
 }
 
 void LinkEnd::take_received(std::uint32_t count) {
-  if (!uses(kResume)) throw LinkBroken("the other end tells what it received, and was not asked to");
   const auto more = static_cast<std::int32_t>(count - static_cast<std::uint32_t>(acked_));
   // What is sent again tells of an earlier time.
   if (more > 0) drop_acked(acked_ + static_cast<std::uint32_t>(more));
@@ -135,7 +134,7 @@ void LinkEnd::handle(const Frame& frame, Nanos now) {
     case FrameType::kPing: {
       const auto ping = payload_as<Ping>(frame.payload);
       others_patience_ = std::min(ping.patience_ms * kNanosPerMilli, kPatienceMax);
-      if (uses(kResume)) take_received(ping.received);
+      take_received(ping.received);
       return say(FrameType::kPong, 0, frame.payload);
     }
     case FrameType::kReceived:
@@ -262,7 +261,7 @@ void LinkEnd::tick(Nanos now) {
   next_ping_ = now + kPingEvery;
   if (!is_up_ || !flows_now_) return;
   const auto patience_ms = static_cast<std::uint32_t>(patience_ / kNanosPerMilli);
-  const Ping ping{now, patience_ms, uses(kResume) ? tell_received() : 0};
+  const Ping ping{now, patience_ms, tell_received()};
   say(FrameType::kPing, 0, bytes_of(ping));
   if (++pings_ < kFirstPings) next_ping_ = now + kFirstPingsEvery;
 }

@@ -55,7 +55,7 @@ class LinkEnd {
   // For the other end, not yet sent over this connection.
   ByteQueue& out() { return out_; }
   [[nodiscard]] std::size_t waiting() const { return out_.size(); }
-  // What it has not told to have received; where a link cannot go on, nothing.
+  // What it has not told to have received.
   [[nodiscard]] std::size_t unacked() const { return unacked_.size(); }
   // What came from it. Throws LinkBroken; nothing of this link is to be used then.
   void received(ByteQueue& in, Nanos now);
@@ -72,7 +72,7 @@ class LinkEnd {
   // Names the link, once the other end has greeted.
   [[nodiscard]] std::uint64_t token() const { return token_; }
   // Whether it outlives its connection.
-  [[nodiscard]] bool may_resume() const { return welcomed_ && uses(kResume); }
+  [[nodiscard]] bool may_resume() const { return welcomed_; }
   // The connection broke; what is said from here on waits.
   void detach();
   // Another one is there, and the other end has greeted over it; `said` goes before all else.

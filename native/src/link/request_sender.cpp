@@ -36,7 +36,7 @@ bool is_weight(Tensor tensor) {
 
 void RequestSender::begin(const LinkEnd& end) {
   if (end.uses(kCompression)) compressor_.emplace();
-  if (end.uses(kHome)) sender_.emplace(weights_.counts, &weights_.own, end.uses(kStrong));
+  if (end.uses(kHome)) sender_.emplace(weights_.counts, &weights_.own);
 }
 
 std::size_t RequestSender::room(const LiveLink& link) const {

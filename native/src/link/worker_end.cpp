@@ -21,7 +21,7 @@ constexpr Nanos kEndGrace = 2 * kNanosPerSecond;
 
 Hello own_hello(const std::string& name, bool has_models) {
   const std::uint64_t features =
-      kAhead | (has_models ? kHome | kStrong : 0) | (has_compression() ? kCompression : 0) | kResume;
+      kAhead | (has_models ? kHome : 0) | (has_compression() ? kCompression : 0);
   return {Role::kWorker, features, LinkEnd::kWindowBytes, new_id(), name, 0};
 }
 

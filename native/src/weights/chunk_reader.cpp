@@ -12,7 +12,8 @@ namespace dllm::weights {
 void look(Look& look) {
   for (std::size_t i = 0; look.hash && i < look.residents.size(); ++i) {
     if (!read_chunk(look.residents[i], look.chunk, look.bytes)) continue;
-    if (!has_hash(look.bytes, *look.hash)) continue;
+    const std::uint64_t size_bytes = look.residents[i].place->key.size_bytes;
+    if (chunk_hash(look.bytes, size_bytes, look.chunk) != *look.hash) continue;
     look.found = i;
     return;
   }

@@ -54,7 +54,7 @@ class SpareBuffers {
 struct Look {
   std::vector<Resident> residents;  // to be tried in this order
   std::uint64_t chunk = 0;
-  std::optional<ChunkHash> hash;  // none: it is nowhere
+  std::optional<Blake3Hash> hash;  // none: it is nowhere
   std::vector<std::uint8_t> bytes;
   std::optional<std::size_t> found{};  // which of the residents has it; its bytes are `bytes` then
   std::uint64_t asker = 0;             // for who asks

@@ -26,15 +26,11 @@ void ChunkReceiver::take(const Message& message) {
     case Message::Kind::kRefer:
       return refer(message.key);
     case Message::Kind::kRecall:
-      return recall(message.key, message.hash);
+      return recall(message);
     case Message::Kind::kOffer:
-      return offer(message.hash);
+      return offer(message.blake3);
     case Message::Kind::kNeeded:
       return add_needed(message.piece);
-    case Message::Kind::kStrongOffer:
-      return offer(message.blake3);
-    case Message::Kind::kStrongRecall:
-      return recall(message.key, message.hash, &message.blake3);
     case Message::Kind::kAnswer:
       throw BadMessage("the head answers what it was not asked");
   }
@@ -51,23 +47,23 @@ void ChunkReceiver::refer(const TensorKey& key) {
   counts_.tensors_missing += arrival_->residents.empty() ? 1 : 0;
 }
 
-void ChunkReceiver::recall(const TensorKey& key, std::uint64_t fnv1a,
-                           const Blake3Hash* strong) {
+void ChunkReceiver::recall(const Message& message) {
+  const TensorKey& key = message.key;
   refer(key);
   // Otherwise its size would be anything.
   if (arrival_->residents.empty()) throw BadMessage(key.name + " is recalled and was never here");
-  const auto resident = home_.find(key, fnv1a);
-  if (resident && (strong == nullptr || resident->sums->blake3 == *strong)) {
+  const auto resident = home_.find(key, message.fnv1a);
+  if (resident && resident->sums->blake3() == message.blake3) {
     arrival_->residents = {*resident};
     arrival_->sums = resident->sums;
   }
   for (std::uint64_t chunk = 0; chunk < chunks_in(key.size_bytes); ++chunk) {
     const bool known = arrival_->sums != nullptr;
-    offer(known ? std::optional<ChunkHash>(arrival_->sums->chunks[chunk]) : std::nullopt);
+    offer(known ? std::optional(arrival_->sums->chunks[chunk]) : std::nullopt);
   }
 }
 
-void ChunkReceiver::offer(std::optional<ChunkHash> hash) {
+void ChunkReceiver::offer(std::optional<Blake3Hash> hash) {
   if (arrival_ == nullptr || arrival_->offered == chunks_in(arrival_->key.size_bytes)) {
     throw BadMessage("a chunk is offered that belongs to no tensor");
   }
@@ -131,8 +127,9 @@ void ChunkReceiver::add_needed(Bytes bytes) {
     segment.lacks -= taken;
     bytes = bytes.subspan(taken);
     if (segment.lacks > 0) return;
-    if (segment.hash && !has_hash(segment.bytes, *segment.hash)) {
-      throw BadMessage("the bytes of " + segment.arrival->key.name + " are not those announced");
+    const TensorKey& key = segment.arrival->key;
+    if (segment.hash && chunk_hash(segment.bytes, key.size_bytes, segment.chunk) != *segment.hash) {
+      throw BadMessage("the bytes of " + key.name + " are not those announced");
     }
     awaited_.pop_front();
   }

@@ -65,15 +65,14 @@ class ChunkReceiver {
     std::vector<std::uint8_t> bytes;
     std::shared_ptr<Arrival> arrival;  // none: literal
     std::uint64_t chunk = 0;
-    std::optional<ChunkHash> hash;      // what its bytes must have
+    std::optional<Blake3Hash> hash;     // what its bytes must have
     bool is_open = false;               // not looked for yet
     std::size_t lacks = 0;              // bytes that were asked for
   };
 
   void refer(const TensorKey& key);
-  // `strong`: BLAKE3 of the tensor; null where the head does not go by it.
-  void recall(const TensorKey& key, std::uint64_t fnv1a, const Blake3Hash* strong = nullptr);
-  void offer(std::optional<ChunkHash> hash);
+  void recall(const Message& message);
+  void offer(std::optional<Blake3Hash> hash);
   void add_needed(Bytes bytes);
   void need(Segment& segment);
 

@@ -7,11 +7,10 @@ namespace dllm::weights {
 
 namespace {
 
-Message message_of(Message::Kind kind, const TensorKey& key = {}, std::uint64_t hash = 0) {
+Message message_of(Message::Kind kind, const TensorKey& key = {}) {
   Message message;
   message.kind = kind;
   message.key = key;
-  message.hash = hash;
   return message;
 }
 
@@ -24,7 +23,7 @@ bool ChunkSender::can_recall(const TensorKey& key, std::uint64_t fnv1a) const {
 
 void ChunkSender::begin(const TensorKey& key) {
   messages_.push_back(message_of(Message::Kind::kRefer, key));
-  lacks_bytes_ = key.size_bytes;
+  size_bytes_ = lacks_bytes_ = key.size_bytes;
   hole_ = nullptr;
   ++tensors_;
   ++counts_.tensors;
@@ -64,41 +63,31 @@ void ChunkSender::begin_chunk() {
 }
 
 void ChunkSender::offer() {
-  if (hole_ != nullptr) return offer_hole();
-  Message message = message_of(strong_ ? Message::Kind::kStrongOffer : Message::Kind::kOffer);
-  if (strong_) {
-    message.blake3 = blake3(filling_);
-  } else {
-    message.hash = xxh64(filling_);
-  }
+  const std::uint64_t chunk = (size_bytes_ - lacks_bytes_ - filling_.size()) / kChunkBytes;
+  Message message = message_of(Message::Kind::kOffer);
+  message.blake3 =
+      hole_ != nullptr ? hash_in_hole(chunk) : chunk_hash(filling_, size_bytes_, chunk);
   messages_.push_back(std::move(message));
+  held_.push_back({tensors_, filling_.size(), {}, {}, chunk, hole_});
+  if (hole_ != nullptr) return spare_.give(std::exchange(filling_, {}));
   held_bytes_ += filling_.size();
-  held_.push_back({.tensor = tensors_, .size_bytes = filling_.size()});
   held_.back().bytes = std::exchange(filling_, {});
 }
 
-void ChunkSender::offer_hole() {
-  const std::uint64_t left = lacks_bytes_ + filling_.size();
-  const std::uint64_t chunk = (hole_->key.size_bytes - left) / kChunkBytes;
-  const std::uint64_t meant = hole_->chunks[chunk];
+Blake3Hash ChunkSender::hash_in_hole(std::uint64_t chunk) const {
+  const Blake3Hash& meant = hole_->chunks[chunk];
   const bool is_empty = std::ranges::all_of(filling_, [](std::uint8_t byte) { return byte == 0; });
-  if (!is_empty && xxh64(filling_) != meant) {
-    throw ModelError(hole_->key.name +
-                     " comes from another model than the sparse one here, which has a hole of that "
-                     "name");
-  }
-  messages_.push_back(message_of(Message::Kind::kOffer, {}, meant));
-  held_.push_back({tensors_, filling_.size(), {}, {}, chunk, hole_});
-  spare_.give(std::exchange(filling_, {}));
+  if (is_empty || chunk_hash(filling_, size_bytes_, chunk) == meant) return meant;
+  throw ModelError(hole_->key.name +
+                   " comes from another model than the sparse one here, which has a hole of that "
+                   "name");
 }
 
 void ChunkSender::recall(const TensorKey& key, std::uint64_t fnv1a) {
   const std::optional<Resident> own = own_->find(key, fnv1a);
-  Message message = message_of(Message::Kind::kRecall, key, fnv1a);
-  if (strong_) {
-    message.kind = Message::Kind::kStrongRecall;
-    message.blake3 = own->sums->blake3;
-  }
+  Message message = message_of(Message::Kind::kRecall, key);
+  message.fnv1a = fnv1a;
+  message.blake3 = own->sums->blake3();
   messages_.push_back(std::move(message));
   ++tensors_;
   ++counts_.tensors;

@@ -34,10 +34,8 @@ class ChunkSender {
   static constexpr std::size_t kReadBytesMax = 8U << 20;
 
   // `own`: the head's files, for chunks of a recalled tensor that the worker proves not to have.
-  // `strong`: whether the other end knows BLAKE3, by which all is offered then but for holes.
-  explicit ChunkSender(WeightCounts& counts, const ResidentWeights* own = nullptr,
-                       bool strong = false)
-      : counts_(counts), own_(own), strong_(strong) {}
+  explicit ChunkSender(WeightCounts& counts, const ResidentWeights* own = nullptr)
+      : counts_(counts), own_(own) {}
 
   // Whether a tensor may be recalled: it could be sent after all, for a file here had these bytes
   // when it was read last, and not too much is under way.
@@ -89,15 +87,15 @@ class ChunkSender {
 
   void begin_chunk();
   void offer();
-  void offer_hole();
+  [[nodiscard]] Blake3Hash hash_in_hole(std::uint64_t chunk) const;
   [[nodiscard]] bool has_piece() const { return !needed_.empty() && !needed_.front().bytes.empty(); }
   Message next_piece();
 
   WeightCounts& counts_;
   const ResidentWeights* own_;
-  bool strong_;
   std::uint64_t tensors_ = 0;    // so far
   std::uint64_t differing_ = 0;  // the latest of them of which something was needed
+  std::uint64_t size_bytes_ = 0;  // of the tensor begun
   std::uint64_t lacks_bytes_ = 0;
   std::vector<std::uint8_t> filling_;  // the chunk that is being added
   const TensorPlace* hole_ = nullptr;  // what is being added

@@ -22,12 +22,19 @@ constexpr std::size_t kKeyBytesMax = 65'535;
 constexpr std::size_t kNameBytesMax = 63;  // GGML_MAX_NAME - 1
 constexpr std::uint64_t kKeyBytesLeast = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kTensorBytesLeast = 8 + 4 + 4 + 8;
-// A chunk of a hole has one: that is enough for models of 8 TB.
-constexpr std::uint64_t kHoleNumbersMax = 1U << 23;
+// A chunk of a hole has one: that is enough for models of 4 TB.
+constexpr std::uint64_t kHoleNumbersMax = 1U << 22;
 constexpr std::size_t kSha256Digits = 64;
 constexpr std::uint64_t kElementsMax = std::numeric_limits<std::int64_t>::max();
 
-enum ValueType : std::uint32_t { kUint16 = 2, kUint32 = 4, kString = 8, kArray = 9, kUint64 = 10 };
+enum ValueType : std::uint32_t {
+  kUint8 = 0,
+  kUint16 = 2,
+  kUint32 = 4,
+  kString = 8,
+  kArray = 9,
+  kUint64 = 10
+};
 
 // Bytes of a number of each type; 0 where it is none.
 std::uint64_t number_bytes(std::uint32_t type) {
@@ -43,7 +50,7 @@ struct Settings {
   bool is_sparse = false;
   std::string list;  // of a sparse file, as are the following
   std::vector<std::uint64_t> kept;
-  std::vector<std::uint64_t> chunks;
+  std::vector<Blake3Hash> chunks;
 };
 
 void skip_value(Cursor& cursor, std::uint32_t type) {
@@ -60,16 +67,19 @@ void skip_value(Cursor& cursor, std::uint32_t type) {
   cursor.skip(number_bytes(type));
 }
 
-std::vector<std::uint64_t> read_numbers(Cursor& cursor, std::uint32_t type) {
-  if (type != kArray || cursor.number<std::uint32_t>() != kUint64) {
+// Numbers, or hashes as the bytes they have.
+template <typename Number>
+std::vector<Number> read_numbers(Cursor& cursor, std::uint32_t type, ValueType element) {
+  if (type != kArray || cursor.number<std::uint32_t>() != element) {
     cursor.corrupt("what it says of its holes is no list of numbers");
   }
   const auto count = cursor.number<std::uint64_t>();
-  if (count > std::min(kHoleNumbersMax, cursor.left() / sizeof count)) {
+  const std::uint64_t each = sizeof(Number) / number_bytes(element);
+  if (count % each != 0 || count / each > std::min(kHoleNumbersMax, cursor.left() / sizeof(Number))) {
     cursor.corrupt("it claims " + std::to_string(count) + " numbers about its holes");
   }
-  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(count));
-  for (std::uint64_t& number : numbers) number = cursor.number<std::uint64_t>();
+  std::vector<Number> numbers(static_cast<std::size_t>(count / each));
+  for (Number& number : numbers) number = cursor.number<Number>();
   return numbers;
 }
 
@@ -86,9 +96,9 @@ void read_setting(Cursor& cursor, Settings& settings) {
   } else if (key == kSparseTensors && type == kString) {
     settings.list = cursor.text(kSha256Digits);
   } else if (key == kSparseKept) {
-    settings.kept = read_numbers(cursor, type);
+    settings.kept = read_numbers<std::uint64_t>(cursor, type, kUint64);
   } else if (key == kSparseChunks) {
-    settings.chunks = read_numbers(cursor, type);
+    settings.chunks = read_numbers<Blake3Hash>(cursor, type, kUint8);
   } else {
     skip_value(cursor, type);
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "blake3.h"
 #include "source.h"
 
 namespace dllm::weights {
@@ -31,7 +32,7 @@ struct TensorPlace {
   std::uint64_t offset = 0;  // from the beginning of that file
   bool type_known = true;    // otherwise its size reaches to the next tensor, padding included
   bool is_hole = false;      // left out of a sparse file: what is read there is no weight
-  std::vector<std::uint64_t> chunks{};  // of a hole: XXH64 of each chunk it stands for
+  std::vector<Blake3Hash> chunks{};  // of a hole: chunk_hash of each it stands for
 };
 
 // What a sparse file says of itself, among its metadata: so the two are never apart. Each of these
@@ -41,7 +42,7 @@ inline constexpr const char* kSparseSource = "dllm.thin.source";      // path, s
 inline constexpr const char* kSparseIdentity = "dllm.thin.identity";  // of the first file: a string
 // Bytes that are there, from the beginning of the data: begin and end of each run of them.
 inline constexpr const char* kSparseKept = "dllm.thin.kept";
-// XXH64 of each chunk that is not, in the order of the tensors' places.
+// The hash of each chunk that is not, in the order of the tensors' places: 32 bytes each.
 inline constexpr const char* kSparseChunks = "dllm.thin.chunks";
 // SHA-256 of the file's list of tensors: whoever writes others with the same metadata (a quantised
 // copy, parts of it) has no record of their holes. A string.

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -21,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "dllmtens";
-constexpr std::uint32_t kVersion = 2;  // 1 had no BLAKE3
-// A chunk has eight bytes here: that is enough for models of 8 TB.
+constexpr std::uint32_t kVersion = 3;
+// A chunk has 32 bytes here: that is enough for models of 2 TB.
 constexpr std::size_t kHashCacheBytesMax = 64U << 20;
 // Of models that are gone nobody would delete them.
 constexpr std::size_t kTablesMax = 256;
@@ -57,12 +56,12 @@ class Unpacker {
     data_.remove_prefix(text.size());
     return text;
   }
-  std::vector<std::uint64_t> numbers(std::uint64_t most) {
+  TensorSums sums(std::uint64_t chunks_max) {
+    TensorSums sums{number<std::uint64_t>(), {}};
     const auto count = number<std::uint64_t>();
-    fine_ = fine_ && count <= most && count <= data_.size() / sizeof(std::uint64_t);
-    std::vector<std::uint64_t> values;
-    for (std::uint64_t i = 0; fine_ && i < count; ++i) values.push_back(number<std::uint64_t>());
-    return values;
+    fine_ = fine_ && count <= chunks_max && count <= data_.size() / sizeof(Blake3Hash);
+    for (std::uint64_t i = 0; fine_ && i < count; ++i) sums.chunks.push_back(number<Blake3Hash>());
+    return sums;
   }
   // Whether what comes next is just that text.
   bool starts_with(std::string_view text) {
@@ -96,7 +95,7 @@ std::string belonging(const std::vector<FileId>& ids, const ModelFiles& files) {
 
 std::string preamble(const std::vector<FileId>& ids, const ModelFiles& files) {
   Packer writer;
-  writer.number<std::uint64_t>(kChunkBytes).number(xxh64(bytes_of(belonging(ids, files))));
+  writer.number<std::uint64_t>(kChunkBytes).number(blake3(bytes_of(belonging(ids, files))));
   Packer versioned;
   versioned.number(kVersion);
   return std::string(kMagic) + versioned.take() + writer.take();
@@ -119,26 +118,6 @@ void delete_oldest(const std::string& directory, std::size_t files_max) {
   for (std::size_t i = files_max; i < files.size(); ++i) fs::remove(files[i].second);
 }
 
-TensorSums read_sums(Unpacker& reader, std::uint64_t size_bytes) {
-  TensorSums sums;
-  sums.fnv1a = reader.number<std::uint64_t>();
-  sums.xxh64 = reader.number<std::uint64_t>();
-  sums.blake3 = reader.number<Blake3Hash>();
-  sums.chunks = reader.numbers(chunks_in(size_bytes));
-  return sums;
-}
-
-HalfTensor read_half(Unpacker& reader, std::uint64_t chunks_max) {
-  HalfTensor half;
-  half.fnv1a = reader.number<std::uint64_t>();
-  for (std::uint64_t& lane : half.lanes) lane = reader.number<std::uint64_t>();
-  half.chunks = reader.numbers(chunks_max);
-  for (std::size_t i = 0; i < half.chunks.size(); ++i) {
-    half.nodes.push_back(reader.number<Blake3Node>());
-  }
-  return half;
-}
-
 }  // namespace
 
 std::string hash_cache_directory() {
@@ -153,25 +132,20 @@ std::string encode_hash_cache(const std::vector<FileId>& ids, const ModelFiles& 
                               const TableSoFar& so_far) {
   Packer writer;
   writer.number<std::uint64_t>(so_far.whole.size());
-  for (const TensorSums& sums : so_far.whole) {
-    writer.number(sums.fnv1a).number(sums.xxh64).number(sums.blake3).numbers(sums.chunks);
-  }
-  writer.number(so_far.half.fnv1a);
-  for (const std::uint64_t lane : so_far.half.lanes) writer.number(lane);
-  writer.numbers(so_far.half.chunks);
-  for (const Blake3Node& node : so_far.half.nodes) writer.number(node);
+  const auto write = [&](const TensorSums& sums) { writer.number(sums.fnv1a).numbers(sums.chunks); };
+  std::ranges::for_each(so_far.whole, write);
+  write(so_far.half);
   std::string data = preamble(ids, files) + writer.take();
-  return data + Packer().number(xxh64(bytes_of(data))).take();
+  return data + Packer().number(blake3(bytes_of(data))).take();
 }
 
 std::optional<TableSoFar> decode_hash_cache(std::string_view data, const std::vector<FileId>& ids,
                                             const ModelFiles& files) {
   if (data.size() > kHashCacheBytesMax) return std::nullopt;
-  constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
-  if (data.size() < kSumBytes) return std::nullopt;
-  const std::string_view before = data.substr(0, data.size() - kSumBytes);
+  if (data.size() < sizeof(Blake3Hash)) return std::nullopt;
+  const std::string_view before = data.substr(0, data.size() - sizeof(Blake3Hash));
   Unpacker end(data.substr(before.size()));
-  if (end.number<std::uint64_t>() != xxh64(bytes_of(before))) return std::nullopt;
+  if (end.number<Blake3Hash>() != blake3(bytes_of(before))) return std::nullopt;
   Unpacker reader(before);
   if (!reader.starts_with(preamble(ids, files))) return std::nullopt;
   const std::vector<TensorPlace>& tensors = files.tensors();
@@ -179,27 +153,22 @@ std::optional<TableSoFar> decode_hash_cache(std::string_view data, const std::ve
   if (whole > tensors.size()) return std::nullopt;
   TableSoFar so_far;
   for (std::uint64_t i = 0; i < whole; ++i) {
-    const std::uint64_t size_bytes = tensors[i].key.size_bytes;
-    so_far.whole.push_back(read_sums(reader, size_bytes));
-    if (so_far.whole.back().chunks.size() != chunks_in(size_bytes)) return std::nullopt;
+    const std::uint64_t chunks = chunks_in(tensors[i].key.size_bytes);
+    so_far.whole.push_back(reader.sums(chunks));
+    if (so_far.whole.back().chunks.size() != chunks) return std::nullopt;
   }
   const std::uint64_t next_bytes = whole < tensors.size() ? tensors[whole].key.size_bytes : 0;
   // Of a tensor with all its chunks more would be known.
-  so_far.half = read_half(reader, std::max<std::uint64_t>(chunks_in(next_bytes), 1) - 1);
+  so_far.half = reader.sums(std::max<std::uint64_t>(chunks_in(next_bytes), 1) - 1);
   if (!reader.ended()) return std::nullopt;
   return so_far;
 }
 
 HashCache::HashCache(std::string directory, const std::vector<FileId>& ids)
     : directory_(std::move(directory)), ids_(ids) {
-  Xxh64 paths;
-  for (const FileId& id : ids_) {
-    paths.add(bytes_of(id.path));
-    paths.add(bytes_of(std::string_view("\0", 1)));
-  }
-  char name[32];
-  std::snprintf(name, sizeof name, "%016llx.table", static_cast<unsigned long long>(paths.value()));
-  name_ = name;
+  std::string paths;
+  for (const FileId& id : ids_) paths.append(id.path).push_back('\0');
+  name_ = hex(blake3(bytes_of(paths))) + ".table";
   path_ = directory_ + "/" + name_;
 }
 

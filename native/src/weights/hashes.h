@@ -1,5 +1,5 @@
-// Hashes of tensors: FNV-1a, by which llama.cpp asks a worker's cache, XXH64, which is as quick as
-// memory and by which chunks are told apart, and BLAKE3 of the whole: it alone withstands an attacker.
+// Hashes of tensors: FNV-1a, by which llama.cpp asks a worker's cache, and BLAKE3 of each chunk, from
+// which follows that of the whole.
 #pragma once
 
 #include <array>
@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "blake3.h"
@@ -37,33 +36,6 @@ class Fnv1a64 {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// XXH64 with seed 0; bytes may come in pieces.
-class Xxh64 {
- public:
-  static constexpr std::size_t kStripeBytes = 32;
-  using Lanes = std::array<std::uint64_t, 4>;
-
-  Xxh64() = default;
-  // Goes on where another stopped, after a number of bytes that is a multiple of a stripe.
-  Xxh64(const Lanes& lanes, std::uint64_t size_bytes) : lanes_(lanes), size_bytes_(size_bytes) {}
-
-  void add(Bytes bytes);
-  [[nodiscard]] std::uint64_t value() const;
-  [[nodiscard]] const Lanes& lanes() const { return lanes_; }
-
- private:
-  void take_stripe(const std::uint8_t* stripe);
-  [[nodiscard]] std::uint64_t merged() const;
-
-  Lanes lanes_ = {0x60ea27eeadc0b5d6, 0xc2b2ae3d27d4eb4f, 0, 0x61c8864e7a143579};
-  std::array<std::uint8_t, kStripeBytes> held_{};
-  std::size_t held_bytes_ = 0;
-  std::uint64_t size_bytes_ = 0;
-};
-
-// Of bytes in one piece.
-std::uint64_t xxh64(Bytes bytes);
-
 }  // namespace dllm::weights
 
 namespace dllm::agent {
@@ -91,37 +63,28 @@ namespace dllm::weights {
 
 // Tensors are compared, asked for and held in pieces of this size; the last one may be smaller.
 inline constexpr std::size_t kChunkBytes = 1U << 20;
-static_assert(kChunkBytes % Xxh64::kStripeBytes == 0, "hashes go on at the border of a chunk");
 
 inline std::uint64_t chunks_in(std::uint64_t size_bytes) {
   return size_bytes / kChunkBytes + (size_bytes % kChunkBytes != 0 ? 1 : 0);
 }
 
-// Of a chunk: XXH64, or BLAKE3.
-using ChunkHash = std::variant<std::uint64_t, Blake3Hash>;
-bool has_hash(Bytes bytes, const ChunkHash& hash);
+// What a chunk of a tensor of so many bytes adds to the BLAKE3 of the whole; one alone is the whole.
+Blake3Hash chunk_hash(Bytes bytes, std::uint64_t size_bytes, std::uint64_t chunk);
 
+// Of a tensor, or of its first chunks.
 struct TensorSums {
-  std::uint64_t fnv1a = 0;
-  std::uint64_t xxh64 = 0;
-  Blake3Hash blake3{};
-  std::vector<std::uint64_t> chunks;  // XXH64 of each
-
-  bool operator==(const TensorSums&) const = default;
-};
-
-// A tensor of which some chunks are hashed.
-struct HalfTensor {
   std::uint64_t fnv1a = Fnv1a64().value();
-  Xxh64::Lanes lanes = Xxh64().lanes();
-  std::vector<std::uint64_t> chunks;
-  std::vector<Blake3Node> nodes;  // of the same chunks
+  std::vector<Blake3Hash> chunks;
+
+  // Of all chunks, the whole tensor's.
+  [[nodiscard]] Blake3Hash blake3() const;
+  bool operator==(const TensorSums&) const = default;
 };
 
 // What is known so far of the tensors, in the order of ModelFiles::tensors.
 struct TableSoFar {
   std::vector<TensorSums> whole;
-  HalfTensor half;
+  TensorSums half;
 };
 
 // Reads a model once, a chunk at a time, and may go on where another stopped.
@@ -138,12 +101,8 @@ class TableBuilder {
   [[nodiscard]] const TableSoFar& so_far() const { return so_far_; }
 
  private:
-  void end_tensor();
-
   const ModelFiles& files_;
   TableSoFar so_far_;
-  Fnv1a64 fnv1a_;
-  Xxh64 xxh64_;
   std::uint64_t done_bytes_ = 0;
   std::vector<std::uint8_t> block_;
 };

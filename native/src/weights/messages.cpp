@@ -57,27 +57,20 @@ Message take_message(Kind kind, Bytes& data) {
   switch (kind) {
     case Kind::kRecall:
       message.key = take_key(data);
-      message.hash = take<std::uint64_t>(data);
+      message.fnv1a = take<std::uint64_t>(data);
+      message.blake3 = take<Blake3Hash>(data);
       return message;
     case Kind::kRefer:
       message.key = take_key(data);
       return message;
     case Kind::kOffer:
-      message.hash = take<std::uint64_t>(data);
+      message.blake3 = take<Blake3Hash>(data);
       return message;
     case Kind::kNeeded:
       message.piece = std::exchange(data, {});
       return message;
     case Kind::kAnswer:
       message.have = take<std::uint8_t>(data) != 0;
-      return message;
-    case Kind::kStrongOffer:
-      message.blake3 = take<Blake3Hash>(data);
-      return message;
-    case Kind::kStrongRecall:
-      message.key = take_key(data);
-      message.hash = take<std::uint64_t>(data);
-      message.blake3 = take<Blake3Hash>(data);
       return message;
   }
   throw BadMessage("there is no message " + std::to_string(static_cast<int>(kind)));
@@ -88,15 +81,15 @@ Message take_message(Kind kind, Bytes& data) {
 std::vector<std::uint8_t> encode(const Message& message) {
   std::vector<std::uint8_t> out(1, static_cast<std::uint8_t>(message.kind));
   switch (message.kind) {
-    case Kind::kRecall:
-      put_key(out, message.key);
-      put(out, message.hash);
-      break;
     case Kind::kRefer:
       put_key(out, message.key);
       break;
+    case Kind::kRecall:
+      put_key(out, message.key);
+      put(out, message.fnv1a);
+      [[fallthrough]];
     case Kind::kOffer:
-      put(out, message.hash);
+      out.insert(out.end(), message.blake3.begin(), message.blake3.end());
       break;
     case Kind::kNeeded:
       out.resize(1 + message.piece.size());
@@ -104,13 +97,6 @@ std::vector<std::uint8_t> encode(const Message& message) {
       break;
     case Kind::kAnswer:
       out.push_back(message.have ? 1 : 0);
-      break;
-    case Kind::kStrongRecall:
-      put_key(out, message.key);
-      put(out, message.hash);
-      [[fallthrough]];
-    case Kind::kStrongOffer:
-      out.insert(out.end(), message.blake3.begin(), message.blake3.end());
   }
   return out;
 }

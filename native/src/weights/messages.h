@@ -29,21 +29,18 @@ class BadMessage : public std::runtime_error {
 struct Message {
   enum class Kind : std::uint8_t {
     kRefer = 1,   // a tensor follows, chunk by chunk
-    kRecall = 2,  // a tensor of which only the hash is known: the worker's own table has its chunks
+    kRecall = 2,  // a tensor of which only the hashes are known: the worker's table has its chunks
     kOffer = 3,   // the hash of the next chunk of the tensor referred to
     kNeeded = 4,  // bytes of chunks that were needed, in the order of the answers
     kAnswer = 5,  // the oldest chunk without an answer: had, or needed
-    // As kOffer and kRecall, where both ends go by BLAKE3.
-    kStrongOffer = 6,
-    kStrongRecall = 7,
   };
 
   Kind kind = Kind::kOffer;
-  TensorKey key{};         // kRefer, kRecall, kStrongRecall
-  std::uint64_t hash = 0;  // of a recalled tensor: FNV-1a; kOffer: XXH64 of the chunk
-  Bytes piece{};           // kNeeded; where the bytes lie that were decoded
-  bool have = false;       // kAnswer
-  Blake3Hash blake3{};     // kStrongOffer: of the chunk; kStrongRecall: of the tensor
+  TensorKey key{};          // kRefer, kRecall
+  std::uint64_t fnv1a = 0;  // kRecall
+  Blake3Hash blake3{};      // kRecall: of the tensor; kOffer: as chunk_hash
+  Bytes piece{};            // kNeeded; where the bytes lie that were decoded
+  bool have = false;        // kAnswer
 };
 
 std::vector<std::uint8_t> encode(const Message& message);

@@ -88,9 +88,10 @@ class Packer {
     return *this;
   }
   Packer& text(std::string_view text) { return number<std::uint64_t>(text.size()).raw(text); }
-  Packer& numbers(const std::vector<std::uint64_t>& values) {
+  template <typename Number>
+  Packer& numbers(const std::vector<Number>& values) {
     number<std::uint64_t>(values.size());
-    for (const std::uint64_t value : values) number(value);
+    for (const Number& value : values) number(value);
     return *this;
   }
   std::string take() { return std::move(data_); }

@@ -26,7 +26,7 @@ namespace {
 using weights::Packer;
 using weights::TensorPlace;
 
-constexpr std::uint32_t kString = 8, kArray = 9, kUint64 = 10;
+constexpr std::uint32_t kUint8 = 0, kString = 8, kArray = 9, kUint64 = 10;
 constexpr std::uint64_t kKeys = 6;
 constexpr std::uint64_t kBlockBytes = 512;  // st_blocks counts these
 
@@ -36,6 +36,11 @@ void put_key(Packer& out, std::string_view name, std::string_view value) {
 
 void put_key(Packer& out, std::string_view name, const std::vector<std::uint64_t>& values) {
   out.text(name).number(kArray).number(kUint64).numbers(values);
+}
+
+void put_key(Packer& out, std::string_view name, const std::vector<weights::Blake3Hash>& hashes) {
+  out.text(name).number(kArray).number(kUint8).number(hashes.size() * sizeof(weights::Blake3Hash));
+  for (const weights::Blake3Hash& hash : hashes) out.number(hash);
 }
 
 // A file that is gone again unless it is given its name.
@@ -193,15 +198,15 @@ class Writer {
 
   void copy(const TensorPlace& place, std::uint64_t data_at) {
     pass_to(place.offset);
-    const std::uint64_t end = place.offset + place.key.size_bytes;
-    while (place_ < end) {
+    const std::uint64_t size_bytes = place.key.size_bytes, end = place.offset + size_bytes;
+    for (std::uint64_t chunk = 0; place_ < end; ++chunk) {
       const std::uint64_t at = data_at + place_ - header_.data_at;
       const std::string_view read = next(end - place_);
       if (is_kept(place)) {
         out_.write(at, read);
       } else {
-        *hashed_++ =
-            weights::xxh64({reinterpret_cast<const std::uint8_t*>(read.data()), read.size()});
+        *hashed_++ = weights::chunk_hash(
+            {reinterpret_cast<const std::uint8_t*>(read.data()), read.size()}, size_bytes, chunk);
       }
     }
   }
@@ -216,8 +221,8 @@ class Writer {
   NewFile out_;
   weights::Header header_;
   std::vector<std::uint64_t> kept_;
-  std::vector<std::uint64_t> chunks_;
-  std::vector<std::uint64_t>::iterator hashed_;
+  std::vector<weights::Blake3Hash> chunks_;
+  std::vector<weights::Blake3Hash>::iterator hashed_;
   std::vector<std::uint8_t> block_;
   agent::Sha256 whole_;
   std::uint64_t place_ = 0;  // read up to there

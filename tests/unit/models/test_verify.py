@@ -98,8 +98,6 @@ def tensor(name: str, digit: str = "a") -> TensorSums:
         type=Q8_0,
         shape=(256, 4, 1, 1),
         size_bytes=1088,
-        fnv1a=digit * 16,
-        xxh64=digit * 16,
         blake3=digit * 64,
     )
 
