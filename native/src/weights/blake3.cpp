@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-// What is inlined into a function for AVX2 has its registers.
+// What is inlined into a function for AVX2 or AVX-512 has its registers.
 #define DLLM_INLINE inline __attribute__((always_inline))
 
 namespace dllm::weights {
@@ -136,11 +136,19 @@ using Eight = std::uint32_t __attribute__((vector_size(32)));
 __attribute__((target("avx2"))) void hash_by_eight(const Row& row, std::uint8_t* nodes) {
   hash_all<Eight>(row, nodes);
 }
+
+using Sixteen = std::uint32_t __attribute__((vector_size(64)));
+
+__attribute__((target("avx512f"))) void hash_by_sixteen(const Row& row, std::uint8_t* nodes) {
+  hash_all<Sixteen>(row, nodes);
+}
 #endif
 
 // `nodes` may be where the inputs are: an input is read before its node is written.
 void hash_row(const Row& row, std::uint8_t* nodes) {
 #ifdef __x86_64__
+  static const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0;
+  if (has_avx512 && row.count > 8) return hash_by_sixteen(row, nodes);
   static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
   if (has_avx2 && row.count > 4) return hash_by_eight(row, nodes);
 #endif
