@@ -16,7 +16,7 @@ from backends.tasks import end_tasks
 
 T = TypeVar("T")
 
-PROTOCOL = 1
+PROTOCOL = 2
 REQUEST_BYTES_MAX = 1 << 20
 ANSWER_BYTES_MAX = 24 << 20
 BANNER_BYTES_MAX = 1 << 20

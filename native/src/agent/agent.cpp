@@ -47,7 +47,7 @@ input ends; what it started lives on, unless --stop-at-end is given.
 
 namespace {
 
-constexpr int kProtocol = 1;
+constexpr int kProtocol = 2;
 constexpr std::size_t kBlock = 64 * 1024;
 constexpr std::chrono::duration<double> kLeaseMin(0.1);
 constexpr std::chrono::duration<double> kLeaseMax(86400);

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.unit.machines.test_agent_adopt import OpenAgent
 
-HELLO = {"hello": "dllm-relay agent", "protocol": 1, "version": "9", "run_dir": "/run"}
+HELLO = {"hello": "dllm-relay agent", "protocol": 2, "version": "9", "run_dir": "/run"}
 RECORD = {"name": "default/w", "pid": 7, "alive": True, "argv": ["x"], "log": "/log"}
 
 
