@@ -82,8 +82,7 @@ class _Shared(Layout):
         row = parent if isinstance(parent, PaneRow) and len(children) == 2 else None
         first = row.cells_of_first(size) if row else None
         if row is None or first is None:
-            arranged: ArrangeResult = super().arrange(parent, children, size, greedy)  # type: ignore[safe-super]
-            return arranged
+            return super().arrange(parent, children, size, greedy)  # type: ignore[safe-super]
         parent.pre_layout(self)
         whole = Region(0, 0, *size)
         cut = whole.split_horizontal if row.stacked else whole.split_vertical
