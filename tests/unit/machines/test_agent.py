@@ -117,7 +117,7 @@ async def test_a_helper_that_knows_no_agent_is_of_another_version() -> None:
         await host_of(stream).free_port()
 
 
-@pytest.mark.parametrize("other", [{"protocol": 2}, {"hello": "dllm-relay host"}])
+@pytest.mark.parametrize("other", [{"protocol": 1}, {"hello": "dllm-relay host"}])
 async def test_another_protocol_is_refused(other: dict[str, object]) -> None:
     stream = Scripted(lambda r: b"")
     stream.coming = asyncio.Queue()
