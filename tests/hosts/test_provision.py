@@ -19,22 +19,19 @@ from backends.engine.install import BINARIES, MANIFEST, engine_at
 from backends.engine.releases import archives_for, find_release
 from backends.errors import PeerUnreachable
 from backends.machines import artifacts
-from backends.machines.local import local_agent_for_now
-from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
+from backends.machines.provisioning import InstallMethod, Provisioned, clean
 from backends.machines.shell import PeerBusy, PeerFull
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import Connection
-from backends.paths import Paths, relay_binary, user_paths
+from backends.paths import Paths, user_paths
 from backends.state import EngineInfo, EngineSource, ProvisionMode
-from tests.kit.local_peer import ssh_peer
+from tests.kit.local_peer import Installer, ssh_peer
 from tests.kit.releases import LINKS, read
 from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from backends.machines.peer import SshPeer
-    from backends.state import PeerWork
     from tests.hosts.machine import Machine
     from tests.hosts.network import Network
 
@@ -49,46 +46,21 @@ def peer(network: Network) -> Machine:
     return network.peer("ada")
 
 
-class Installer:
-    """Provisions one peer and keeps what is reported."""
-
-    def __init__(self, peer: SshPeer, engine: EngineInfo, paths: Paths) -> None:
-        self.peer = peer
-        self.engine = engine
-        self.paths = paths
-        self.works: list[PeerWork] = []
-
+class Connecting(Installer["SshPeer"]):
     async def __call__(self, mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
         if not self.peer.connection.connected:
             await self.peer.connection.connect()
-        async with local_agent_for_now(self.paths.run_dir) as agent:
-            head = await agent.machine()
-        return await provision(
-            self.peer,
-            head=head,
-            engine=self.engine,
-            helper=relay_binary(),
-            paths=self.paths,
-            report=self.works.append,
-            mode=mode,
-        )
-
-    async def until(self, text: str) -> asyncio.Task[Provisioned]:
-        """Begin, and return once that was reported."""
-        running = asyncio.create_task(self())
-        while not (running.done() or any(text in w.detail for w in self.works)):
-            await asyncio.wait([running], timeout=0.001)
-        return running
+        return await super().__call__(mode)
 
 
 @pytest_asyncio.fixture
 async def install(
     peer: Machine, engine: EngineInfo, paths: Paths
-) -> AsyncIterator[Installer]:
+) -> AsyncIterator[Connecting]:
     """Provision the peer."""
     connection = Connection(peer.name, Destination.parse(peer.name))
     reached = ssh_peer(peer.name, connection, paths, "head")
-    yield Installer(reached, engine, paths)
+    yield Connecting(reached, engine, paths)
     await reached.end_agent()
     await connection.close()
 
@@ -103,7 +75,7 @@ def idle(peer: Machine) -> None:
 
 
 async def test_from_an_empty_home_to_programs_that_run_and_back(
-    peer: Machine, install: Installer
+    peer: Machine, install: Connecting
 ) -> None:
     done = await install()
     assert (done.engine_method, done.helper_method) == (
@@ -134,7 +106,7 @@ async def test_from_an_empty_home_to_programs_that_run_and_back(
 
 @pytest.mark.trial
 async def test_a_release_goes_there_with_the_links_of_its_libraries(
-    peer: Machine, install: Installer
+    peer: Machine, install: Connecting
 ) -> None:
     release = find_release(None)
     (archive,) = archives_for(release, "Linux", platform.machine(), Sight(), "none")
@@ -163,7 +135,7 @@ async def test_a_release_goes_there_with_the_links_of_its_libraries(
 
 @pytest.mark.trial
 async def test_a_disk_that_becomes_full_meanwhile(
-    peer: Machine, install: Installer
+    peer: Machine, install: Connecting
 ) -> None:
     peer.limit_disk(size_of(install.engine) + (12 << 20), ".cache")
     running = await install.until("Sending llama.cpp")
@@ -180,7 +152,7 @@ async def test_a_disk_that_becomes_full_meanwhile(
 
 @pytest.mark.trial
 async def test_an_interrupted_copy_leaves_nothing_running_and_goes_on(
-    peer: Machine, install: Installer
+    peer: Machine, install: Connecting
 ) -> None:
     running = await install.until("Sending llama.cpp")
     running.cancel()
@@ -195,7 +167,7 @@ async def test_an_interrupted_copy_leaves_nothing_running_and_goes_on(
 
 @pytest.mark.trial
 async def test_a_broken_connection_is_said_and_another_try_succeeds(
-    peer: Machine, install: Installer
+    peer: Machine, install: Connecting
 ) -> None:
     running = await install.until("Sending llama.cpp")
     peer.stop_sshd()
@@ -210,7 +182,7 @@ async def test_a_broken_connection_is_said_and_another_try_succeeds(
 @pytest.mark.timeout(3600)
 @pytest.mark.trial
 async def test_building_there_is_interrupted_and_goes_on(
-    peer: Machine, install: Installer
+    peer: Machine, install: Connecting
 ) -> None:
     install.paths = user_paths()
     running = asyncio.create_task(install(ProvisionMode.BUILD))

@@ -7,9 +7,10 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import asyncssh
 from msgspec.structs import replace
@@ -18,9 +19,10 @@ from backends.config import PeerConfig
 from backends.errors import MachineError
 from backends.machines.agent import AgentSession
 from backends.machines.facts import MachineInfo
-from backends.machines.local import PipeStream
+from backends.machines.local import PipeStream, local_agent_for_now
 from backends.machines.machine import Machine
 from backends.machines.peer import SshPeer
+from backends.machines.provisioning import InstallTarget, Provisioned, provision
 from backends.machines.shell import (
     RUN_TIMEOUT_S,
     Greeting,
@@ -29,7 +31,8 @@ from backends.machines.shell import (
     script,
 )
 from backends.machines.ssh.connection import NOISE, Connection, ConnectionState
-from backends.paths import Paths
+from backends.paths import Paths, relay_binary
+from backends.state import EngineInfo, PeerWork, ProvisionMode
 
 RTT_MS = 1.5
 
@@ -184,6 +187,40 @@ class LocalPeer:
             start_new_session=True,
         )
         return PipeStream(process)
+
+
+Target = TypeVar("Target", bound=InstallTarget)
+
+
+@dataclass
+class Installer(Generic[Target]):
+    """Provisions one peer with all as usual, and keeps what is reported."""
+
+    peer: Target
+    engine: EngineInfo
+    paths: Paths
+    helper: Path = field(default_factory=relay_binary)
+    works: list[PeerWork] = field(default_factory=list)
+
+    async def __call__(self, mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
+        async with local_agent_for_now(self.paths.run_dir) as agent:
+            head = await agent.machine()
+        return await provision(
+            self.peer,
+            head=head,
+            engine=self.engine,
+            helper=self.helper,
+            paths=self.paths,
+            report=self.works.append,
+            mode=mode,
+        )
+
+    async def until(self, text: str) -> asyncio.Task[Provisioned]:
+        """Begin, and return once that was reported."""
+        running = asyncio.create_task(self())
+        while not (running.done() or any(text in w.detail for w in self.works)):
+            await asyncio.wait([running], timeout=0.001)
+        return running
 
 
 class _Agent(AgentSession):

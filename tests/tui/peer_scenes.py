@@ -11,7 +11,6 @@ from backends.state import (
     ClusterSnapshot,
     ClusterState,
     Device,
-    DeviceKind,
     EngineInfo,
     EngineSource,
     Failure,
@@ -33,18 +32,11 @@ from tests.tui.scenes import GIB, NOW
 FINGERPRINT = "SHA256:uNiVztksCsDhcc0u9e8BgrJXVGDQdVmcEM8vqQ3m1aY"
 
 
-def device(device_id: str, kind: DeviceKind, total_gib: int) -> Device:
+def device(device_id: str, total_gib: int) -> Device:
     """A device a third of which is taken."""
-    peer, _, name = device_id.partition("/")
-    return Device(
-        id=device_id,
-        name=name,
-        kind=kind,
-        description="",
-        total_bytes=total_gib * GIB,
-        free_bytes=total_gib * GIB * 2 // 3,
-        memory_pool=peer if kind is DeviceKind.CPU else device_id,
-    )
+    pool = device_id.removesuffix("/CPU")
+    made = scenes.device(device_id, "", total_gib, total_gib * 2 / 3)
+    return msgspec.structs.replace(made, memory_pool=pool)
 
 
 ADA_FACTS = PeerFacts(
@@ -97,8 +89,8 @@ ADA = over_ssh(
     "ada@ada.lan",
     rtt_ms=0.6,
     devices=(
-        device("ada/CPU", DeviceKind.CPU, 64),
-        device("ada/CUDA0", DeviceKind.CUDA, 24),
+        device("ada/CPU", 64),
+        device("ada/CUDA0", 24),
     ),
     facts=ADA_FACTS,
     data=PeerData(ways=("direct",)),
@@ -107,9 +99,9 @@ BOB = over_ssh(
     "bob",
     rtt_ms=12.4,
     devices=(
-        device("bob/CPU", DeviceKind.CPU, 32),
-        device("bob/CUDA0", DeviceKind.CUDA, 12),
-        device("bob/CUDA1", DeviceKind.CUDA, 12),
+        device("bob/CPU", 32),
+        device("bob/CUDA0", 12),
+        device("bob/CUDA1", 12),
     ),
 )
 BOX = Peer(
@@ -117,7 +109,7 @@ BOX = Peer(
     transport=Transport.BARE,
     address="10.0.0.9:50052",
     rtt_ms=0.4,
-    devices=(device("box/RPC", DeviceKind.OTHER, 16),),
+    devices=(device("box/RPC", 16),),
 )
 HOST_KEY = PeerQuestion(
     kind=QuestionKind.HOST_KEY,
@@ -151,7 +143,7 @@ OLD = over_ssh(
     rtt_ms=1.1,
     note="It speaks RPC 2.0.0, this machine RPC 3.5.0. "
     "Provision it: dllm-tui peers setup oldbox.",
-    devices=(device("oldbox/CPU", DeviceKind.CPU, 16),),
+    devices=(device("oldbox/CPU", 16),),
 )
 FRED = over_ssh(
     "fred",

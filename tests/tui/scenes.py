@@ -72,11 +72,11 @@ GLM = ModelInfo(
 
 def device(device_id: str, about: str, total_gib: int, free_gib: float) -> Device:
     name = device_id.partition("/")[2]
-    kinds = {"CPU": DeviceKind.CPU, "MTL0": DeviceKind.METAL, "CUDA0": DeviceKind.CUDA}
+    kinds = {"CPU": DeviceKind.CPU, "MTL": DeviceKind.METAL, "CUDA": DeviceKind.CUDA}
     return Device(
         id=device_id,
         name=name,
-        kind=kinds[name],
+        kind=kinds.get(name.rstrip("01"), DeviceKind.OTHER),
         description=about,
         total_bytes=total_gib * GIB,
         free_bytes=int(free_gib * GIB),

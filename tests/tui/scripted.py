@@ -567,3 +567,10 @@ class ScriptedCluster:
     def _fail(self, name: str) -> None:
         if name in self.errors:
             raise self.errors[name]
+
+
+def homelab(snapshot: ClusterSnapshot | None = None) -> ScriptedCluster:
+    """The homelab, with speeds."""
+    cluster = ScriptedCluster(snapshot or scenes.homelab_serving())
+    cluster.pace = scenes.pace
+    return cluster

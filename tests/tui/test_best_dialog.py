@@ -28,19 +28,13 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import in_front, screen_text, text_of, until
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.scripted import ScriptedCluster, homelab
 from tests.tui.snapshot_sizes import Look
 from tui.app.app import DllmApp
 from tui.model.best_choices import AS_IT_IS, candidate, change, choices_of
 from tui.screens.cluster.best_dialog import BestDialog, BestRows
 
 PLAN = scenes.HOMELAB_PLAN
-
-
-def homelab() -> ScriptedCluster:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    cluster.pace = scenes.pace
-    return cluster
 
 
 @asynccontextmanager
@@ -205,8 +199,7 @@ async def test_experts_and_parts_of_tensors_are_taken(started: Started) -> None:
 async def test_slots_drafts_and_errors_are_told(started: Started) -> None:
     server = ServerSettings(slots=4, draft=NGRAM_DRAFT)
     serving = replace(scenes.homelab_serving(), plan=replace(PLAN, server=server))
-    cluster = ScriptedCluster(serving)
-    cluster.pace = scenes.pace
+    cluster = homelab(serving)
     async with predicted(started, cluster) as (pilot, app):
         rows = await opened(pilot, app)
         await whole(pilot, app)

@@ -241,7 +241,7 @@ def test_what_a_dialog_lets_through_is_little() -> None:
     assert through == {
         *("app.help", "app.copy", "app.interrupt", "dialogs.help", "reading.copy"),
         *("launching.up", "launching.down"),
-        *("app.raw", "json.show", "raw.copy"),
+        *("app.raw", "json.show", "raw.copy", "race.copy"),
         *("app.jump", "dialogs.jump"),
         *("app.menu", "dialogs.menu"),
     }

@@ -18,7 +18,7 @@ from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import resize, screen_text, settled, until
 from tests.tui.pictures import BOTH, SMALL, Snap, seen
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.scripted import ScriptedCluster, homelab
 from tests.tui.snapshot_sizes import MakeApp, Size
 from tests.unit.bench.test_sweep_report import POINTS, SWEEP
 from tui.app.app import DllmApp
@@ -151,8 +151,7 @@ async def test_before_an_answer_it_predicts_and_says_what_to_do(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     links = (Link(worker="mini"), Link(worker="box"))
-    cluster = ScriptedCluster(replace(serving(), links=links, speed=Speed()))
-    cluster.pace = scenes.pace
+    cluster = homelab(replace(serving(), links=links, speed=Speed()))
     app = make_app(cluster)
     async with app.run_test(size=(120, 36)) as pilot:
         lab = await opened(pilot, cluster)

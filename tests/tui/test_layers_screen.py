@@ -14,7 +14,7 @@ from backends.state import ClusterSnapshot, Layer, LayerBytes, LayerRange
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.scripted import ScriptedCluster, homelab
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import ChoiceDialog
 from tui.screens.layers.screen import LayersScreen
@@ -55,9 +55,7 @@ async def on_layers(
     started: Started, snapshot: ClusterSnapshot | None = None, *, width: int = 120
 ) -> AsyncIterator[tuple[Pilot[None], DllmApp, LayerTable]]:
     """The console of the homelab, on its Layers screen."""
-    cluster = ScriptedCluster(snapshot or scenes.homelab_serving())
-    cluster.pace = scenes.pace
-    async with started(cluster, size=(width, 36)) as (pilot, app, _):
+    async with started(homelab(snapshot), size=(width, 36)) as (pilot, app, _):
         await pilot.press("2")
         await until(pilot, lambda: isinstance(app.screen, LayersScreen))
         table = app.screen.query_one(LayerTable)

@@ -18,7 +18,7 @@ from backends.state import ClusterSnapshot, ModelInfo, PeerState, Speed
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.flowing import planning
+from tests.tui.flowing import layers, planning
 from tests.tui.helpers import settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
@@ -27,12 +27,6 @@ from tui.screens.cluster.split_bar import SplitBar
 
 SIZE = (120, 36)
 KEY_GAP_S = 0.001
-
-
-def layers(app: DllmApp) -> tuple[int, ...]:
-    bar = app.query_one(SplitBar)
-    assert bar.edit is not None
-    return bar.edit.counts
 
 
 def numbered(snapshot: ClusterSnapshot, seq: int) -> ClusterSnapshot:

@@ -9,7 +9,6 @@ from textual.pilot import Pilot
 from backends.split.cost import band_text, forecast, workload
 from backends.split.layout import with_counts
 from backends.state import (
-    ClusterSnapshot,
     Lab,
     LastRun,
     Plan,
@@ -19,7 +18,7 @@ from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.pictures import NORMAL, SMALL, Snap, seen
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.scripted import homelab
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
 from tui.flows import background_queries
@@ -30,13 +29,6 @@ from tui.model.plan_words import faster_text, speed_texts
 from tui.widgets.sources import OVER, TIGHT
 
 GIB = 1 << 30
-
-
-def homelab(snapshot: ClusterSnapshot | None = None) -> ScriptedCluster:
-    """The homelab, with speeds."""
-    cluster = ScriptedCluster(snapshot or scenes.homelab_serving())
-    cluster.pace = scenes.pace
-    return cluster
 
 
 def edit_of(app: DllmApp) -> Edit:

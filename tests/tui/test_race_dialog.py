@@ -23,7 +23,7 @@ from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.pictures import Snap, seen
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.scripted import ScriptedCluster, homelab
 from tui.app.app import DllmApp
 from tui.model.contestants import offered, with_split
 from tui.screens.cluster.race_dialog import (
@@ -32,12 +32,6 @@ from tui.screens.cluster.race_dialog import (
     RaceSetup,
     doing_text,
 )
-
-
-def homelab() -> ScriptedCluster:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    cluster.pace = scenes.pace
-    return cluster
 
 
 async def begin(pilot: Pilot[None], app: DllmApp) -> None:

@@ -46,7 +46,7 @@ from backends.models.layers import read_model
 from backends.paths import Paths
 from backends.planning.cluster_file import EXAMPLE, read_cluster
 from backends.speculation.methods import methods_of
-from backends.split.layout import counts, make_split, with_counts
+from backends.split.layout import counts, with_counts
 from backends.state import (
     AUTO_DRAFT,
     MTP_DRAFT,
@@ -74,13 +74,12 @@ from backends.state import (
     Speculation,
     Split,
     Transport,
-    WorkerSpec,
 )
 from tests.kit.clusters import Stage
 from tests.kit.machines import Cast, ScriptedMachine
 from tests.kit.waiting import until
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
-from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
+from tests.unit.planning.machines import ADA, MODEL, ON_BOB, PLAIN, plan_for
 from tests.unit.split.test_moved_experts import with_experts
 
 # Whatever it is to do, this program ends at once.
@@ -383,11 +382,6 @@ def split_of(split: Split, on_first: int) -> Split:
 # --- Which models the relay beside a worker is told of ---
 
 BEFORE = "/models/before.gguf"
-ON_BOB = Plan(
-    model=MODEL.path,
-    split=make_split(12, ["bob/CPU"], [13]),
-    workers=(WorkerSpec(name="bob", peer="bob"),),
-)
 
 
 class Able(ScriptedMachine):

@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import tarfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,9 @@ from backends.machines.local import local_agent, local_agent_for_now
 from backends.machines.provisioning import (
     Build,
     InstallMethod,
-    Provisioned,
     Tool,
     build,
     clean,
-    provision,
     tools_of,
 )
 from backends.machines.shell import (
@@ -42,8 +39,8 @@ from backends.machines.shell import (
     lock,
 )
 from backends.paths import Paths, relay_binary
-from backends.state import EngineInfo, PeerWork, ProcessRole, ProvisionMode
-from tests.kit.local_peer import LocalPeer, LocalShell, write_program
+from backends.state import EngineInfo, ProcessRole, ProvisionMode
+from tests.kit.local_peer import Installer, LocalPeer, LocalShell, write_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,46 +62,21 @@ def shell(request: pytest.FixtureRequest, home: Path) -> LocalShell:
     return LocalShell(home, sh=sh)
 
 
-@dataclass
-class Install:
-    """Provision the peer with everything as usual."""
-
-    peer: LocalPeer
-    head: MachineInfo
-    engine: EngineInfo
-    helper: Path
-    paths: Paths
-    works: list[PeerWork] = field(default_factory=list)
-
-    async def __call__(self, mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
-        return await provision(
-            self.peer,
-            head=self.head,
-            engine=self.engine,
-            helper=self.helper,
-            paths=self.paths,
-            report=self.works.append,
-            mode=mode,
-        )
-
+class Install(Installer[LocalPeer]):
     async def begin(self) -> None:
         """Break an installation off while it sends the engine."""
-        running = asyncio.create_task(self())
-        while not (running.done() or any("Sending l" in w.detail for w in self.works)):
-            await asyncio.wait([running], timeout=0.001)
+        running = await self.until("Sending l")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
 
 
 @pytest.fixture
-async def install(
+def install(
     peer: LocalPeer, engine: EngineInfo, paths: Paths, tmp_path: Path
 ) -> Install:
-    async with local_agent_for_now(tmp_path / "head") as agent:
-        head = await agent.machine()
     helper = Path(shutil.copy(relay_binary(), tmp_path / "dllm-relay"))
-    return Install(peer, head, engine, helper, paths)
+    return Install(peer, engine, paths, helper)
 
 
 def root(home: Path) -> Path:

@@ -13,13 +13,12 @@ from backends.engine import releases
 from backends.engine.accelerators import Sight
 from backends.engine.download import release_manifest
 from backends.engine.install import MANIFEST, SERVER, WORKER
-from backends.engine.releases import Archive, archives_for, find_release
-from backends.machines.local import local_agent_for_now
-from backends.machines.provisioning import InstallMethod, Provisioned, provision
+from backends.engine.releases import archives_for, find_release
+from backends.machines.provisioning import InstallMethod
 from backends.machines.shell import CannotBuild, DoesNotRun
-from backends.paths import Paths, relay_binary
-from backends.state import EngineInfo, EngineSource, PeerWork, ProvisionMode
-from tests.kit.local_peer import LocalPeer, LocalShell, write_program
+from backends.paths import Paths
+from backends.state import EngineInfo, EngineSource, ProvisionMode
+from tests.kit.local_peer import Installer, LocalPeer, LocalShell, write_program
 from tests.kit.releases import LINKS, TAG, archive_of, release_of, tar_of
 from tests.unit.models.hub import Hub
 
@@ -33,14 +32,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Bringing:
+class Bringing(Installer[LocalPeer]):
     """A head with a release, a peer, and a server with the archives of others."""
 
     def __init__(self, hub: Hub, peer: LocalPeer, paths: Paths) -> None:
         self.hub = hub
-        self.peer = peer
-        self.paths = paths
-        self.works: list[PeerWork] = []
         (self.own,) = archives_for(
             find_release(None), "Linux", platform.machine(), Sight(), "none"
         )
@@ -50,30 +46,15 @@ class Bringing:
         (folder / "libggml.so.0.9.4").write_bytes(b"library" * 1000)
         for name, target in LINKS.items():
             (folder / name).symlink_to(target)
-        self._describe(folder, self.own)
-
-    def _describe(self, folder: Path, archive: Archive) -> None:
-        manifest = release_manifest(find_release(None), archive, "7.0.0")
+        manifest = release_manifest(find_release(None), self.own, "7.0.0")
         (folder / MANIFEST).write_bytes(msgspec.json.encode(manifest))
-        self.engine = EngineInfo(
+        engine = EngineInfo(
             directory=str(folder),
             source=EngineSource.CACHE,
             server_path=str(folder / SERVER),
             worker_path=str(folder / WORKER),
         )
-
-    async def __call__(self, mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
-        async with local_agent_for_now(self.paths.run_dir) as agent:
-            head = await agent.machine()
-        return await provision(
-            self.peer,
-            head=head,
-            engine=self.engine,
-            helper=relay_binary(),
-            paths=self.paths,
-            report=self.works.append,
-            mode=mode,
-        )
+        super().__init__(peer, engine, paths)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from backends.config import Config
 from backends.engine.ask import Engine
 from backends.planning.proposal import propose
+from backends.split.layout import make_split
 from backends.state import (
     Ask,
     Device,
@@ -18,6 +19,7 @@ from backends.state import (
     PeerState,
     Plan,
     Transport,
+    WorkerSpec,
 )
 
 GIB = 1 << 30
@@ -101,6 +103,13 @@ def plan_for(
 ) -> Plan:
     request = Ask(model=PATH, **asked)  # type: ignore[arg-type]
     return propose(request, model, config or Config(), machines, cores=8)
+
+
+ON_BOB = Plan(
+    model=PATH,
+    split=make_split(12, ["bob/CPU"], [13]),
+    workers=(WorkerSpec(name="bob", peer="bob"),),
+)
 
 
 def shares(plan: Plan) -> dict[str, int]:

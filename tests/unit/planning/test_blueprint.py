@@ -28,11 +28,12 @@ from backends.planning.relay_pairs import Pairing
 from backends.split.device_memory import plan_loads
 from backends.split.flags import Placement
 from backends.split.layout import make_split
-from backends.state import Peer, Plan, ProcessRole, ProcessState, WorkerSpec
+from backends.state import Peer, Plan, ProcessRole, ProcessState
 from tests.unit.planning.machines import (
     BARE,
     BOB,
     MODEL,
+    ON_BOB,
     PLAIN,
     WITH_GPU,
     device,
@@ -249,13 +250,6 @@ PAIRED = Pairing(
     key=KEY,
     identity=IDENTITY,
 )
-PLAN = Plan(
-    model=MODEL.path,
-    split=make_split(12, ["bob/CPU"], [13]),
-    workers=(WorkerSpec(name="bob", peer="bob"),),
-)
-
-
 FACTS = Facts(
     cluster="one",
     engines={name: engine(name) for name in ("local", "bob")},
@@ -271,7 +265,7 @@ FACTS = Facts(
 
 
 def nodes(facts: Facts) -> dict[str, Node]:
-    return {node.short_name: node for node in draw(PLAN, facts).nodes}
+    return {node.short_name: node for node in draw(ON_BOB, facts).nodes}
 
 
 def with_pairing(**changes: object) -> Facts:
@@ -302,9 +296,9 @@ def test_a_relay_stands_beside_the_worker_and_the_head_s_dials_it() -> None:
 
 def test_a_worker_with_a_cache_is_told_its_folder() -> None:
     assert "LLAMA_CACHE" not in nodes(FACTS)["bob"].spec.env
-    (bob,) = PLAN.workers
+    (bob,) = ON_BOB.workers
     caching = msgspec.structs.replace(bob, cache="/there/cache")
-    plan = msgspec.structs.replace(PLAN, workers=(caching,))
+    plan = msgspec.structs.replace(ON_BOB, workers=(caching,))
     specs = {node.short_name: node.spec for node in draw(plan, FACTS).nodes}
     assert specs["bob"].env["LLAMA_CACHE"] == "/there/cache"
     assert specs["bob"].argv[-1] == "-c"
@@ -351,9 +345,9 @@ def test_a_launch_that_is_only_shown_has_neither_key_nor_ports() -> None:
         model_path=FACTS.model_path,
         pairings=FACTS.pairings,
     )
-    shown = {c.name: " ".join(c.argv) for c in commands(PLAN, site)}
+    shown = {c.name: " ".join(c.argv) for c in commands(ON_BOB, site)}
     assert "--key-file <key file>" in shown[BESIDE]
     assert "--id <id> --gone-after 90 --key-file <key file>" in shown["relay-bob"]
     assert "--pair-dial 127.0.0.1:<port>" in shown["relay-bob"]
     alone = dataclasses.replace(site, pairings={})
-    assert BESIDE not in {command.name for command in commands(PLAN, alone)}
+    assert BESIDE not in {command.name for command in commands(ON_BOB, alone)}
