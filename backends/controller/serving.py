@@ -473,6 +473,8 @@ class SpeedMeter:
         self._run: _Run | None = None
         self._last: float | None = None
         self._last_slot = 0
+        self._made = -1, 0
+        """The task of that slot, and the tokens it was seen to have made."""
         self._last_depth = 0
         self._told = False
         """True if the server itself reported that figure, for its last answer."""
@@ -537,7 +539,11 @@ class SpeedMeter:
         """
         active = [slot for slot in slots if slot.is_processing]
         if moved := active or [slot for slot in slots if self._is_moved(slot)]:
-            self._last_slot = _fullest(moved).id
+            newest = _fullest(moved)
+            self._last_slot = newest.id
+            # Some servers forget how many an idle slot has made.
+            if newest.n_decoded or newest.task != self._made[0]:
+                self._made = newest.task, newest.n_decoded
         by_slots = sum(map(self._new, slots))
         by_rows = self._new_rows(rows)
         if finished is not None:
@@ -552,7 +558,7 @@ class SpeedMeter:
         fullest = _fullest(slots)
         if not active:
             last = next((s for s in slots if s.id == self._last_slot), fullest)
-            self._last_depth = last.n_prompt_tokens + last.n_decoded // 2
+            self._last_depth = last.ctx_used - (self._made[1] + 1) // 2
         return Speed(
             tok_per_s=rate if active else None,
             last_tok_per_s=self._last,

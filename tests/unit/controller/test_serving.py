@@ -242,6 +242,10 @@ def test_the_last_depth_is_of_the_slot_that_answered_last() -> None:
     unseen = [full, slot(40, task=3, busy=False, number=1)]
     assert SpeedMeter().read(idle, 0.0).last_depth == 1510
     assert meter.read(unseen, 3.0).last_depth == 30
+    # Some servers count all tokens of an idle slot as its prompt.
+    meter.read([slot(100, task=4)], 4.0)
+    forgotten = Slot(id=0, task=4, n_prompt_tokens=110)
+    assert [meter.read([forgotten], at).last_depth for at in (5.0, 6.0)] == [60, 60]
 
 
 def test_the_last_speed_is_the_mean_of_a_whole_answer() -> None:
