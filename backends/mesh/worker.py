@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from backends.engine.install import all_engines
 from backends.errors import DllmError, MachineError
-from backends.machines.ssh.connection import answer_ms
+from backends.machines.ssh.connection import answer_ms, wait_for
 from backends.mesh.acceptor import Acceptor
 from backends.mesh.dialling import (
     FIRST_LOOK_S,
@@ -74,6 +74,8 @@ class Worker:
         self._paths = paths
         self._key = own_key(paths.worker_key_file)
         self._dialling: dict[str, asyncio.Task[None]] = {}
+        self._places: dict[str, tuple[tuple[str, ...], QuicPlace | None]] = {}
+        self._joined_anew = asyncio.Event()
         self.acceptor = Acceptor(self._welcome, tenants.say)
         self._announces = False
         self._moved = asyncio.Event()
@@ -312,36 +314,44 @@ class Worker:
     # --- those who are dialled --------------------------------------------------------
 
     async def _dial_all(self) -> None:
-        wanted = {c.key: c for c in self.tenants.pairings.consoles if c.places}
+        consoles = self.tenants.pairings.consoles
+        wanted = {c.key: (c.places, c.quic) for c in consoles if c.places}
         for key in set(self._dialling) - set(wanted):
             await end_tasks(self._dialling.pop(key))
-            relays = [c.quic.relay for c in wanted.values() if c.quic]
+            relays = [quic.relay for _, quic in wanted.values() if quic]
             await self._dialler.keep_relays(relays)
-        for key, console in wanted.items():
+        if wanted != self._places:
+            self._places = wanted
+            self._joined_anew.set()
+            self._joined_anew = asyncio.Event()
+        for key in wanted:
             if key not in self._dialling:
-                self._dialling[key] = asyncio.create_task(self._keep_dialled(console))
+                self._dialling[key] = asyncio.create_task(self._keep_dialled(key))
 
-    async def _keep_dialled(self, console: PairedConsole) -> None:
-        """Dial a console again and again, with back-off and jitter."""
-        failures, dial = 0, self._dial_of(console.places, console.quic)
+    async def _keep_dialled(self, key: str) -> None:
+        """Dial a console again and again, with back-off and jitter.
+
+        Joined anew, it is dialled at once where the new invitation says.
+        """
+        failures = 0
         while True:
-            begun = time.monotonic()
+            begun, anew = time.monotonic(), self._joined_anew
             with contextlib.suppress(DllmError):
-                await self._serve_one_that_is_dialled(dial)
-            if time.monotonic() - begun > LAST_REDIAL_S:
+                await self._serve_one_that_is_dialled(key)
+            if time.monotonic() - begun > LAST_REDIAL_S or anew.is_set():
                 failures = 0
             most_s = min(LAST_REDIAL_S, FIRST_REDIAL_S * 2**failures)
             failures = min(failures + 1, 8)
-            await asyncio.sleep(random.uniform(most_s / 4, most_s))
+            await wait_for(anew, random.uniform(most_s / 4, most_s))
 
     def _dial_of(self, places: Sequence[str], quic: QuicPlace | None) -> Dial:
         hint = DIALLED + self._key.get_fingerprint().encode() + b"\n"
         tcp = Dialled(places, hint)
         return self._dialler.beside(tcp, quic, hint) if quic is not None else tcp
 
-    async def _serve_one_that_is_dialled(self, dial: Dial) -> None:
+    async def _serve_one_that_is_dialled(self, key: str) -> None:
         """Until it has gone; by another way, where it falls silent or TCP goes."""
-        made = await dial.connected()
+        made = await self._dial_of(*self._places[key]).connected()
         link, pause_s = await self.serve(made), FIRST_LOOK_S
         while link is not None and not link.is_closed():
             is_quic = isinstance(made, QuicSocket)
@@ -349,6 +359,7 @@ class Worker:
             if not link.is_closed() and (silent or is_quic):
                 pause_s = min(2 * pause_s, LAST_LOOK_S)
                 with contextlib.suppress(DllmError):
+                    dial = self._dial_of(*self._places[key])
                     another = dial.connected() if silent else dial.better(None)
                     better = await another
                     if (other := await self.serve(better)) is not None:

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,12 +20,13 @@ from msgspec.structs import replace
 from backends.errors import MachineError
 from backends.machines.join_listener import Awaited, JoinListener
 from backends.machines.ssh.lent import LentConnection
-from backends.mesh.dialling import dial_any
+from backends.mesh.dialling import Dial, dial_any
 from backends.mesh.identity import own_key, public_line, raw_of
 from backends.mesh.messages import DIALLED
 from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.pairings import PairingFile
 from backends.mesh.quic import QuicSocket
+from backends.mesh.quic_place import QuicPlace
 from backends.mesh.tenants import Tenants
 from backends.mesh.token import Token
 from backends.mesh.worker import Worker
@@ -175,6 +176,33 @@ async def test_it_joins_and_is_reached_by_its_own_connection(
         connection = console.connection
         await until(lambda: not connection.connected, "the loss")
         # It dials again by itself.
+        await console.connection.connect()
+
+
+async def test_who_joins_anew_is_reached_without_a_restart(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The console is elsewhere now, and had removed it; the worker dials rarely."""
+    for name in ("FIRST_REDIAL_S", "LAST_REDIAL_S"):
+        monkeypatch.setattr(f"backends.mesh.worker.{name}", 6000.0)
+    joiner, tried = Joiner(tmp_path / "nuc"), []
+    dial_of = joiner.worker._dial_of
+
+    def dialled(places: Sequence[str], quic: QuicPlace | None) -> Dial:
+        tried.append(places)
+        return dial_of(places, quic)
+
+    await joiner.worker.join(console.invite())
+    (known,) = joiner.pairings.read().consoles
+    moved = replace(known, places=("127.0.0.1:1",))
+    joiner.pairings.change(lambda pairings: replace(pairings, consoles=(moved,)))
+    monkeypatch.setattr(joiner.worker, "_dial_of", dialled)
+    async with joiner.running():
+        await until(lambda: tried == [moved.places], "the first dial")
+        ((_, _, host_key),) = console.joined
+        console.bell.forget(host_key)
+        await Joiner(tmp_path / "nuc").worker.join(console.invite())
+        assert console.connection is not None
         await console.connection.connect()
 
 
