@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import os
 import re
 import time
 import tomllib
@@ -23,6 +25,8 @@ from backends.machine_names import LOCAL
 from backends.split.experts import places_text
 from backends.state import Ask, LayerRange, PairMode, Plan, ServerSettings
 from backends.writing import write_new, write_private
+
+log = logging.getLogger(__name__)
 
 LAUNCHES_MAX = 20
 """The launches kept; the oldest goes first."""
@@ -83,6 +87,28 @@ class PlanFile(
             experts=self.experts,
             extra_args=self.arguments,
             server=msgspec.convert(self.server, ServerSettings),
+        )
+
+    def renamed(self, old: str, new: str) -> PlanFile:
+        """The same of a machine that has another name now."""
+
+        def named(text: str, sign: str = "/") -> str:
+            machine, found, rest = text.partition(sign)
+            return f"{new}{found}{rest}" if found and machine == old else text
+
+        server = dict(self.server)
+        if isinstance(draft := server.get("draft"), str):
+            server["draft"] = named(draft, ":")
+        return msgspec.structs.replace(
+            self,
+            model=named(self.model, ":"),
+            split={named(device): count for device, count in self.split.items()},
+            head=new if self.head == old else self.head,
+            experts=tuple(
+                msgspec.structs.replace(one, device=named(one.device))
+                for one in self.experts
+            ),
+            server=server,
         )
 
     def text(self) -> str:
@@ -171,6 +197,19 @@ def save_plan(
         else:
             write_new(path, content)
     return path
+
+
+def rename_in_plans(old: str, new: str, *folders: Path) -> None:
+    """Give a machine its new name in kept plans; each stays as old as it is."""
+    for kept in (one for folder in folders for one in kept_plans(folder)):
+        plan = kept.plan.renamed(old, new)
+        if plan == kept.plan:
+            continue
+        try:
+            write_private(kept.path, plan.text().encode())
+            os.utime(kept.path, (kept.at, kept.at))
+        except OSError as error:
+            log.warning("%s has the old name %s still: %s", kept.path, old, error)
 
 
 def keep_launch(folder: Path, plan: PlanFile) -> None:

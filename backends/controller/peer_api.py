@@ -20,6 +20,7 @@ from backends.machines.health import READ_S, read_health
 from backends.machines.machine import Machine
 from backends.machines.path_measurement import measure_paths
 from backends.mesh.token import LIFE_S
+from backends.plan_files import rename_in_plans
 from backends.printable import printable
 from backends.state import (
     EventKind,
@@ -216,6 +217,9 @@ class PeerApi:
     async def _renamed(self, name: str, new: str) -> Peer:
         renamed = await self._peers.rename(name, new)
         await self._parts.clusters.calibrations.rename(name, new)
+        paths = self._parts.inventory.paths
+        folders = paths.plans_dir, paths.launches_dir
+        await asyncio.to_thread(rename_in_plans, name, new, *folders)
         return renamed
 
     async def _probe(self, request: web.Request) -> web.Response:

@@ -22,6 +22,7 @@ from backends.plan_files import (
     kept_plans,
     plan_changes,
     read_plan,
+    rename_in_plans,
     save_plan,
 )
 from backends.split.layout import make_split
@@ -91,6 +92,29 @@ def test_what_is_no_plan_is_said_with_its_file(tmp_path: Path, text: str) -> Non
     with pytest.raises(PlanError, match=r"x\.toml is no plan"):
         read_plan(path)
     assert list(kept_plans(tmp_path)) == []
+
+
+def test_a_plan_follows_the_new_name_of_a_machine(tmp_path: Path) -> None:
+    plan = replace(
+        FILE,
+        model="mini:/m.gguf",
+        experts=(LayerRange("mini/MTL0", 3, 4),),
+        server={"draft": "mini:/d.gguf"},
+    )
+    path = save_plan(tmp_path, "evening", plan)
+    os.utime(path, (1.0, 1.0))
+    other = save_plan(tmp_path, "other", replace(FILE, split={"minima/CPU": 13}))
+    before = other.read_bytes()
+    rename_in_plans("mini", "ada", tmp_path)
+    (kept,) = (one for one in kept_plans(tmp_path) if one.name == "evening")
+    assert kept.plan.split == {"studio/MTL0": 8, "ada/MTL0": 5}
+    assert kept.plan.model == "ada:/m.gguf"
+    assert kept.plan.experts == (LayerRange("ada/MTL0", 3, 4),)
+    assert kept.plan.server == {"draft": "ada:/d.gguf"}
+    assert kept.at == 1.0
+    assert other.read_bytes() == before
+    rename_in_plans("studio", "nuc", tmp_path)
+    assert read_plan(path).head == "nuc"
 
 
 def test_a_plan_is_found_by_name_or_file(tmp_path: Path) -> None:

@@ -393,7 +393,7 @@ async def remove_peer(client: ControllerClient, name: str) -> dict[str, str]:
 async def rename_peer(client: ControllerClient, name: str, new: str) -> dict[str, str]:
     """Give a peer another name here, while no cluster uses it.
 
-    Its measured speeds stay known. Saved plans keep the old name.
+    Its measured speeds stay known, and saved plans follow. Cluster files do not.
     """
     await client.rename_peer(name, new)
     say(f"{name} is called {new} now.")

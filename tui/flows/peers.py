@@ -120,7 +120,7 @@ class PeerFlows(Flow):
             return
         from tui.dialogs.dialog import LineDialog
 
-        remark = "Its measured speeds stay known; plans made before keep the old name"
+        remark = "Its measured speeds stay known, and saved plans follow"
         dialog = LineDialog(f"Name of {peer.name}", peer.name, peer.name, remark)
         text = await self._app.push_screen_wait(dialog)
         new = (text or "").strip()
