@@ -427,6 +427,21 @@ TEST(another_head_is_told_at_once_who_is_there) {
   CHECK(!other.tally().pair.is_up && pair.head.tally().pair.is_up);
 }
 
+TEST(an_end_of_another_version_is_greeted_before_it_is_refused) {
+  check::TempDir dir;
+  const UniqueFd listener = dllm::listen_unix(dir / "server");
+  Worker worker({path_in(dir, "worker"), false, {}}, path_in(dir, "server"));
+  dllm::link::ByteQueue hello;
+  hello.append(encode(link_ends::hello_of(dllm::link::Role::kHead)));
+  std::string said = link_ends::taken(hello);
+  said[8] = 2;
+  for (int i = 0; i < 20; ++i) {
+    const UniqueFd head = dllm::connect_to(path_in(dir, "worker"));
+    write_text(head.get(), said);
+    CHECK(read_to_end(head.get()).starts_with(std::string("dllmlink\3\0", 10)));
+  }
+}
+
 TEST(who_has_not_the_key_reaches_nothing_and_disturbs_nobody) {
   Pair pair(kKey);
   const UniqueFd client = pair.head.connect(), server = pair.accept();

@@ -378,6 +378,8 @@ bool Reconnector::attend(Caller& caller, Nanos now) {
     if (caller.resumes) resume(caller, now);
     return !caller.resumes;
   } catch (const LinkRefused& refusal) {
+    // By our hello the other end knows why.
+    give_out(caller, now);
     ended(caller, refusal.what(), true, now);
   } catch (const std::exception& error) {
     ended(caller, error.what(), false, now);
@@ -425,13 +427,15 @@ void Reconnector::fail(const std::string& reason, Nanos now) {
 }
 
 void Reconnector::give_out(Nanos now) {
-  for (Caller& caller : callers_) {
-    try {
-      caller.link.give_out(now);
-    } catch (const std::exception&) {
-      // Reading tells the same, at the next step, and then it is taken care of.
-      ::shutdown(caller.link.fd(), SHUT_RDWR);
-    }
+  for (Caller& caller : callers_) give_out(caller, now);
+}
+
+void Reconnector::give_out(Caller& caller, Nanos now) {
+  try {
+    caller.link.give_out(now);
+  } catch (const std::exception&) {
+    // Reading tells the same, at the next step, and then it is taken care of.
+    ::shutdown(caller.link.fd(), SHUT_RDWR);
   }
 }
 

@@ -100,6 +100,7 @@ class Reconnector {
   void send_away(Caller& caller, const std::string& reason);
   void release();
   bool attend(Caller& caller, Nanos now);
+  static void give_out(Caller& caller, Nanos now);
   void resume(Caller& caller, Nanos now);
   void ended(Caller& caller, const std::string& reason, bool refused, Nanos now);
   void fail(const std::string& reason, Nanos now);
