@@ -289,8 +289,8 @@ class Preparations:
         cluster: Cluster,
         search: Callable[[], Coroutine[None, None, tuple[Alternative, ...]]],
     ) -> tuple[Alternative, ...]:
-        """One search of a cluster after the other."""
-        # A thread cannot be cancelled: who gives up leaves it to the next one's wait.
+        # One after the other, and a thread cannot be cancelled: who gives up leaves it
+        # to the next one's wait.
         while (before := self._searches.get(cluster.name)) and not before.done():
             await asyncio.wait((before,))
         self._searches[cluster.name] = task = asyncio.create_task(search())
@@ -539,7 +539,6 @@ class Preparations:
     async def _drafted_options(
         self, given: GivenCluster, ask: Ask, model: ModelInfo, protocol: str
     ) -> list[Option]:
-        """Options with their drafts; a head that cannot be is no choice."""
         options = imagined_options(given, ask, model, protocol)
         return _possible([await self._drafted(given, one) for one in options])
 
@@ -611,11 +610,11 @@ def imagined_options(
 
 
 def _possible(options: Sequence[Option | DllmError]) -> list[Option]:
-    """Those that can be; if none can, the first refusal is raised."""
     found = [one for one in options if isinstance(one, Option)]
     refused = [one for one in options if isinstance(one, DllmError)]
     if not found:
         raise refused[0]
+    # A head that cannot be is no choice.
     return found
 
 
