@@ -19,6 +19,7 @@ from backends.engine.install import BINARIES, MANIFEST, engine_at
 from backends.engine.releases import archives_for, find_release
 from backends.errors import PeerUnreachable
 from backends.machines import artifacts
+from backends.machines.peer import SshPeer
 from backends.machines.provisioning import InstallMethod, Provisioned, clean
 from backends.machines.shell import PeerBusy, PeerFull
 from backends.machines.ssh.config import Destination
@@ -46,7 +47,7 @@ def peer(network: Network) -> Machine:
     return network.peer("ada")
 
 
-class Connecting(Installer["SshPeer"]):
+class Connecting(Installer[SshPeer]):
     async def __call__(self, mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
         if not self.peer.connection.connected:
             await self.peer.connection.connect()
