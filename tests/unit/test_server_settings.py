@@ -193,7 +193,10 @@ def test_what_is_no_such_value_is_llama_servers_to_judge(line: str) -> None:
         ("-ncmoe 0 --n-cpu-ffn 0", True),
         ("-ncmoe 0 --n-cpu-ffn 1", False),
         ("-cmoe", False),
-        ("-sm row", False),
+        ("-sm layer", True),
+        ("-sm layer -sm row", False),
+        ("-ot exps=CPU", False),
+        ("--override_tensor exps=CPU", False),
     ],
 )
 def test_what_keeps_llama_cpp_from_pipelining(line: str, expected: bool) -> None:
