@@ -66,11 +66,11 @@ class KnownAnswer(NamedTuple):
     def difference(self, answer: Sequence[GreedyToken]) -> str:
         """The first difference of an answer, a clause; empty without one."""
         count = len(self.tokens)
+        for at, (token, known) in enumerate(zip(answer, self.tokens, strict=False), 1):
+            if token.id != known:
+                return f"its answer is another from token {at} of {count} on"
         if len(answer) != count:
             return f"its answer has {len(answer)} tokens instead of {count}"
-        for at, token in enumerate(answer):
-            if token.id != self.tokens[at]:
-                return f"its answer is another from token {at + 1} of {count} on"
         firsts = zip(answer, self.logprobs, strict=True)
         first = [abs(token.logprob - known) for token, known in firsts]
         seconds = zip(answer, self.second_logprobs, strict=True)

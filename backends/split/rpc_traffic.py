@@ -1,4 +1,4 @@
-"""Trips and bytes of one pass at a worker's device, as counted on the wire.
+"""Bytes of a pass at a worker's device, and trips where a layer is in parts.
 
 What differs between versions of the RPC protocol stands in one table.
 """

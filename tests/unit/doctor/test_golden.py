@@ -41,6 +41,7 @@ def changed(at: int, **values: float) -> tuple[GreedyToken, ...]:
         (changed(3, logprob=-0.02, second_logprob=-12.0), ""),
         (changed(6, id=0), "another from token 7 of 24 on"),
         (RIGHT[:-1], "has 23 tokens instead of 24"),
+        (changed(6, id=0)[:-1], "another from token 7 of 24 on"),
         (changed(0, logprob=-0.4), "off by up to 0.38"),
         (changed(9, second_logprob=-9.0), "off by up to 3.18"),
         (changed(9, second_logprob=math.nan), "probabilities are off"),
