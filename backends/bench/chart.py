@@ -1,16 +1,12 @@
-"""Charts as pictures: tokens per second of a benchmark, and of a sweep."""
+"""Tokens per second over an axis, as a picture."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from math import isfinite
 from textwrap import wrap
 from typing import NamedTuple
-
-from backends.bench.sweep_report import X_TITLE, axis_end, highest, sweep_text
-from backends.state.sweeps import Sweep
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 420, 64, 24, 72, 52
 TICKS = 5
@@ -18,7 +14,6 @@ GROUND, EDGE, GRID, TEXT, DIM = "#10151d", "#5b6678", "#232b38", "#e8ecf3", "#a9
 """A ground of its own, so that it reads alike on light pages and dark."""
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
 """Of Okabe and Ito, told apart by colour-blind people too."""
-PREDICTED, MEASURED, DISTURBED = COLOURS[0], COLOURS[1], COLOURS[4]
 
 Place = tuple[float, float]
 At = Callable[[float, float], Place]
@@ -54,7 +49,7 @@ def chart_svg(chart: Chart, caption: str) -> str:
 
     def marks(at: At) -> Iterator[str]:
         for colour, line in lines:
-            yield _curve([at(p.x, p.y) for p in line], colour)
+            yield curve([at(p.x, p.y) for p in line], colour)
             for p in line:
                 x, y = at(p.x, p.y)
                 if isfinite(p.high):
@@ -63,39 +58,10 @@ def chart_svg(chart: Chart, caption: str) -> str:
                 yield f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>'
 
     legend = list(zip(colours, chart.lines, strict=True))
-    return _picture(
-        wrap(caption, 84)[:3], chart.axis, xs, axis_end(most), marks, legend
-    )
+    return picture(wrap(caption, 84)[:3], chart.axis, xs, axis_end(most), marks, legend)
 
 
-def sweep_svg(sweep: Sweep) -> str:
-    """Measured points over the predicted curve with its band, as a picture."""
-
-    def marks(at: At) -> Iterator[str]:
-        above = [at(one.latency_ms, one.high) for one in sweep.points]
-        below = [at(one.latency_ms, one.low) for one in reversed(sweep.points)]
-        band = _path(above + below)
-        yield f'<polygon points="{band}" fill="{PREDICTED}" opacity="0.18"/>'
-        curve = [at(one.latency_ms, one.predicted_tok_per_s) for one in sweep.points]
-        yield _curve(curve, PREDICTED)
-        for one in sweep.measured:
-            x, y = at(one.latency_ms, one.tok_per_s or 0.0)
-            drawn = f'fill="{MEASURED}"'
-            if one.disturbed:
-                drawn = f'fill="{GROUND}" stroke="{DISTURBED}" stroke-width="2"'
-            yield f'<circle cx="{x}" cy="{y}" r="4" {drawn}/>'
-
-    links = ", ".join(sweep.workers)
-    head = [f"{os.path.basename(sweep.model)} · link {links}", sweep_text(sweep)]
-    legend = [(MEASURED, "● measured"), (PREDICTED, "— predicted, and its band")]
-    if any(one.disturbed for one in sweep.measured):
-        legend.append((DISTURBED, "○ measured, disturbed by other work"))
-    end = sweep.points[-1].latency_ms
-    xs = [end * tick / TICKS for tick in range(TICKS + 1)]
-    return _picture(head, X_TITLE, xs, axis_end(highest(sweep.points)), marks, legend)
-
-
-def _picture(
+def picture(
     head: Sequence[str],
     axis: str,
     xs: Sequence[float],
@@ -142,13 +108,26 @@ def _picture(
     return "\n".join(drawn()) + "\n"
 
 
-def _path(places: Iterable[Place]) -> str:
+def axis_end(value: float) -> float:
+    """The next round number above a value, to end an axis with."""
+    if value <= 0:
+        return 1.0
+    power = 1.0
+    while power * 10 <= value:
+        power *= 10
+    while power > value:
+        power /= 10
+    steps = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+    return next(power * step for step in steps if power * step >= value)
+
+
+def path_text(places: Iterable[Place]) -> str:
     return " ".join(f"{x},{y}" for x, y in places)
 
 
-def _curve(places: Iterable[Place], colour: str) -> str:
+def curve(places: Iterable[Place], colour: str) -> str:
     pen = f'stroke="{colour}" stroke-width="2" fill="none"'
-    return f'<polyline points="{_path(places)}" {pen}/>'
+    return f'<polyline points="{path_text(places)}" {pen}/>'
 
 
 def _text(

@@ -10,8 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from backends.bench.chart import sweep_svg
-from backends.bench.sweep_report import sweep_csv, sweep_text
+from backends.bench.sweep_report import sweep_csv, sweep_svg, sweep_text
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, UsageError
 from backends.link.figures import chrome_trace, why_no_link

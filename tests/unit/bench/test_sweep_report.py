@@ -9,10 +9,11 @@ import xml.etree.ElementTree as ET
 import pytest
 from msgspec.structs import replace
 
-from backends.bench.chart import DISTURBED, GROUND, sweep_svg
+from backends.bench.chart import GROUND, axis_end
 from backends.bench.sweep_report import (
-    axis_end,
+    DISTURBED,
     sweep_csv,
+    sweep_svg,
     sweep_text,
 )
 from backends.state.sweeps import Sweep, SweepPoint, SweepRequest

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.style import Style
 
-from backends.bench.chart import sweep_svg
+from backends.bench.chart import axis_end
 from backends.bench.sweep_report import (
-    axis_end,
     highest,
     sweep_csv,
+    sweep_svg,
     sweep_text,
 )
 from backends.errors import disk_errors
