@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from backends.models.layer_file import Run
 from backends.models.search import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from backends.state import PeerWork
     from tests.kit.local_peer import LocalShell
@@ -50,11 +51,24 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+class Stuck(FromHere):
+    """Sends one chunk, then nothing until it is cancelled."""
+
+    async def read(
+        self, index: int, at: int, length: int
+    ) -> AsyncGenerator[bytes, None]:
+        async with aclosing(super().read(index, at, length)) as chunks:
+            yield await anext(chunks)
+            await asyncio.Event().wait()
+
+
 @pytest.fixture
 def copy(shell: LocalShell, works: list[PeerWork]) -> Copy:
-    async def call(source: Path, folder: str = DEFAULT_FOLDER) -> str:
+    async def call(
+        source: Path, folder: str = DEFAULT_FOLDER, way: type[FromHere] = FromHere
+    ) -> str:
         files = files_of(source)
-        ways, wanted = [FromHere(files)], whole_files(files)
+        ways, wanted = [way(files)], whole_files(files)
         got = await deliver_model(
             shell, wanted, ways, report=works.append, folder=folder
         )
@@ -104,7 +118,7 @@ async def test_the_same_bytes_under_the_same_name_are_sent_once(
 
 
 async def begun(copy: Copy, model: Path, works: list[PeerWork]) -> asyncio.Task[str]:
-    running = asyncio.create_task(copy(model))
+    running = asyncio.create_task(copy(model, way=Stuck))
     while not (running.done() or any(work.progress for work in works)):
         await asyncio.wait([running], timeout=0.001)
     return running

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
 
 from backends.errors import DllmError
@@ -146,7 +147,6 @@ asked.
         self._candidate: Plan | None = form.plan
         """The plan these settings make; None until the controller answers."""
         self._applying = False
-        self._timer: Timer | None = None
         texts = form.texts(LaunchSettings.of(form.plan))
         self._rows = [
             LaunchRow(name, label, _field(name, texts[name]))
@@ -222,21 +222,20 @@ asked.
         self._table.stale = True
         self._say("")
         self.workers.cancel_group(self, "asking")
-        if self._timer is not None:
-            self._timer.stop()
         if settings is None:
             self._candidate = None
             self._memory.update("memory: fix the field above first")
         elif settings.needs_proposal(self._form.plan):
             self._candidate = None
             self._memory.update("memory: asking for a split over these workers…")
-            self._timer = self.set_timer(ASK_AFTER_S, lambda: self._propose(settings))
+            self._propose(settings)
         else:
             self._show(settings.applied(self._form.plan))
 
     @work(group="asking", exclusive=True, exit_on_error=False)
     async def _propose(self, settings: LaunchSettings) -> None:
         """Other workers: only the controller can tell which, and their layers."""
+        await asyncio.sleep(ASK_AFTER_S)
         plan = self._form.plan
         try:
             proposed = await self._cluster.propose(
@@ -266,10 +265,12 @@ asked.
         edit = self._editor.drawn(plan)
         self._draw(edit)
         if edit is not None and not edit.is_settled:
-            self._timer = self.set_timer(ASK_AFTER_S, lambda: self._ask(plan))
+            self._ask(plan)
 
     @work(group="asking", exclusive=True, exit_on_error=False)
     async def _ask(self, plan: Plan) -> None:
+        # Not by a timer: a stopped timer's callback may still come.
+        await asyncio.sleep(ASK_AFTER_S)
         try:
             memory = await self._cluster.memory(plan)
         except DllmError as error:
