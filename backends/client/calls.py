@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from backends.client import http
-from backends.client.http import ASKING, require_allowed
+from backends.client.http import ASKING, BUSY_SILENCES, require_allowed
 from backends.client.start import (
     RunningController,
     dismiss,
     ensure_running,
     find_running,
+    is_busy,
     wake_or_end,
 )
 from backends.controller.lock import lock_holder
@@ -103,9 +104,7 @@ class ControllerConnection:
         self.started |= found.started
         if found.socket != self._socket:
             try:
-                found = await _agreed(
-                    self.paths, found, self._silence_s, replaces=not readonly
-                )
+                found = await self._agreed(found, replaces=not readonly)
             except OSError as error:
                 raise self._lost(error) from error
             self._socket = found.socket
@@ -199,12 +198,19 @@ class ControllerConnection:
         content = _encode(body)
         socket = await self.start()
         try:
-            async with http.request(
-                socket, method, target, content, silence_s=self._silence_s
-            ) as response:
+            async with self._request(socket, method, target, content) as response:
                 yield response
         except OSError as error:
             raise self._lost(error) from error
+
+    def _request(
+        self, socket: Path, method: str, target: str, content: bytes = b""
+    ) -> AbstractAsyncContextManager[http.Response]:
+        return http.request(
+            *(socket, method, target, content),
+            silence_s=self._silence_s,
+            is_busy=lambda: is_busy(self.paths),
+        )
 
     def _lost(self, error: OSError) -> ControllerError:
         self._socket = None
@@ -216,10 +222,33 @@ class ControllerConnection:
             )
         holder = lock_holder(self.paths.lock)
         who = f" (pid {holder.pid})" if holder else ""
+        silent_s = self._silence_s * (BUSY_SILENCES if is_busy(self.paths) else 1)
         return ControllerError(
-            f"The controller{who} was silent for {self._silence_s:g} s",
+            f"The controller{who} was silent for {silent_s:g} s",
             wake_or_end(holder.pid if holder else None),
         )
+
+    async def _agreed(
+        self, found: RunningController, *, replaces: bool
+    ) -> RunningController:
+        """Return a controller that speaks our API: the one found, or its successor.
+
+        One of an earlier release is requested to leave. Its processes run on, and its
+        successor adopts them. Without ``replaces`` it stays.
+        """
+        async with self._request(found.socket, "GET", "/v1/version") as response:
+            content = await response.read()
+        info = _release(content, found.socket)
+        if info.api == API_VERSION:
+            return found
+        if not replaces:
+            raise ControllerError(
+                "The controller that runs is of an older dllm-tui, and where you only "
+                "watch it is not replaced",
+                "Watch it with its own dllm-tui, or leave out --readonly.",
+            )
+        await dismiss(self.paths, info.pid)
+        return await ensure_running(self.paths)
 
 
 async def _watched(paths: Paths) -> RunningController:
@@ -274,38 +303,19 @@ def _decoded(status: int, content: bytes, kind: type[T]) -> T:
         ) from error
 
 
-async def _agreed(
-    paths: Paths, found: RunningController, silence_s: float, *, replaces: bool
-) -> RunningController:
-    """Return a controller that speaks our API: the one found, or its successor.
-
-    One of an earlier release is requested to leave. Its processes run on, and its
-    successor adopts them. Without ``replaces`` it stays.
-    """
-    async with http.request(
-        found.socket, "GET", "/v1/version", silence_s=silence_s
-    ) as response:
-        content = await response.read()
+def _release(content: bytes, socket: Path) -> ControllerInfo:
+    """Of which release a controller is; one of a later release is an error."""
     try:
         info = msgspec.json.decode(content, type=ControllerInfo)
     except NOT_JSON as error:
         raise ControllerError(
-            f"What listens on {found.socket} does not say of which release it is",
+            f"What listens on {socket} does not say of which release it is",
             "End it with its own dllm-tui down --all.",
         ) from error
-    if info.api == API_VERSION:
-        return found
     if info.api > API_VERSION:
         raise ControllerError(
             f"The controller that runs is of a newer dllm-tui ({info.version}, "
             f"pid {info.pid})",
             "Use that one, or end it with its own dllm-tui down --all.",
         )
-    if not replaces:
-        raise ControllerError(
-            "The controller that runs is of an older dllm-tui, and where you only "
-            "watch it is not replaced",
-            "Watch it with its own dllm-tui, or leave out --readonly.",
-        )
-    await dismiss(paths, info.pid)
-    return await ensure_running(paths)
+    return info

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,6 +22,8 @@ from backends.state.base import AGENT_HEADER, PROGRAM_HEADER
 
 READ_BYTES = 1 << 16
 LINE_BYTES_MAX = 1 << 25
+BUSY_SILENCES = 6
+"""So many times as long one that is busy is waited for."""
 
 
 class Response:
@@ -32,10 +34,12 @@ class Response:
         connection: h11.Connection,
         reader: asyncio.StreamReader,
         silence_s: float = SILENCE_MAX_S,
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._connection = connection
         self._reader = reader
         self._silence_s = silence_s
+        self._is_busy = is_busy
         self.status = 0
 
     async def begin(self) -> None:
@@ -69,9 +73,7 @@ class Response:
             try:
                 event = self._connection.next_event()
                 if event is h11.NEED_DATA:
-                    async with asyncio.timeout(self._silence_s):
-                        data = await self._reader.read(READ_BYTES)
-                    self._connection.receive_data(data)
+                    self._connection.receive_data(await self._received())
                     continue
             except h11.RemoteProtocolError as error:
                 raise ConnectionResetError(str(error)) from error
@@ -82,6 +84,17 @@ class Response:
             if not isinstance(event, h11.InformationalResponse):
                 return event
 
+    async def _received(self) -> bytes:
+        left = BUSY_SILENCES
+        while True:
+            try:
+                async with asyncio.timeout(self._silence_s):
+                    return await self._reader.read(READ_BYTES)
+            except TimeoutError:
+                left -= 1
+                if left == 0 or not self._is_busy():
+                    raise
+
 
 @asynccontextmanager
 async def request(
@@ -91,10 +104,12 @@ async def request(
     body: bytes = b"",
     *,
     silence_s: float = SILENCE_MAX_S,
+    is_busy: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Response]:
     """Send one request on a connection of its own and give its answer.
 
-    An answer may take any time, as long as something comes every ``silence_s``.
+    An answer may take any time, as long as something comes every ``silence_s``; of one
+    that ``is_busy`` in a few of these.
 
     Raises:
         TimeoutError: nothing came for too long.
@@ -117,7 +132,7 @@ async def request(
             writer.write(connection.send(event) or b"")
         async with asyncio.timeout(silence_s):
             await writer.drain()
-        response = Response(connection, reader, silence_s)
+        response = Response(connection, reader, silence_s, is_busy)
         await response.begin()
         yield response
     finally:

@@ -135,6 +135,19 @@ async def _listening(paths: Paths, socket: Path, holder: ControllerInfo) -> Path
     return None
 
 
+def is_busy(paths: Paths) -> bool:
+    """True if the controller runs; one that is silent then has no turn to speak."""
+    # Not at every start of a console, which is to paint at once.
+    import psutil
+
+    halted = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE)
+    holder = lock_holder(paths.lock)
+    try:
+        return holder is not None and psutil.Process(holder.pid).status() not in halted
+    except psutil.Error:
+        return False
+
+
 def wake_or_end(pid: int | None) -> str:
     if pid is None:
         return "Try again; if it stays silent, end the process dllm-tui started."

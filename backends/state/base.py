@@ -52,7 +52,8 @@ API_VERSION = 17
 ALIVE_EVERY_S = 1.0
 """A controller that works on a request says so at least this often."""
 SILENCE_MAX_S = 5.0
-"""A client waits no longer than this for the next word of a controller."""
+"""A client waits no longer for the next word of a controller; of one that runs, on a
+machine that is busy with other work, six times as long."""
 
 
 class ControllerInfo(Value, frozen=True, kw_only=True):

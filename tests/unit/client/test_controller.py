@@ -24,7 +24,7 @@ from backends.client import start
 from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
 from backends.client.http import ASKING, ClientFacts
-from backends.client.start import answers, ensure_running
+from backends.client.start import answers, ensure_running, is_busy
 from backends.config import PeerConfig, put_peer
 from backends.controller.http_server import Listening
 from backends.controller.lock import lock_holder
@@ -158,12 +158,13 @@ async def test_a_session_with_another_runtime_directory_finds_it(
     assert len(controllers_of(standing.state_dir.parent)) == 1
 
 
-async def test_frozen_ones_are_named(client: ControllerClient) -> None:
+async def test_frozen_ones_are_named(client: ControllerClient, standing: Paths) -> None:
     pid = (await client.snapshot()).controller_pid
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.MonkeyPatch.context() as hasty:
             hasty.setattr(client._connection, "_silence_s", 0.3)
+            await until(lambda: not is_busy(standing), "it is halted")
             silent = f"pid {pid}.*silent.*kill -CONT {pid}"
             with pytest.raises(ControllerError, match=silent):
                 await client.snapshot()
@@ -173,6 +174,7 @@ async def test_frozen_ones_are_named(client: ControllerClient) -> None:
                 await anext(client.snapshots())
     finally:
         os.kill(pid, signal.SIGCONT)
+    await until(lambda: is_busy(standing), "it runs")
     assert (await client.snapshot()).controller_pid == pid
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,39 @@ async def test_junk_instead_of_http_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError):
             async with http.request(path, "GET", "/"):
                 pass
+
+
+async def test_one_that_is_busy_is_waited_for_longer_but_not_for_ever(
+    tmp_path: Path,
+) -> None:
+    looks: list[bool] = []
+    answer = asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer.wait()
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    def is_busy(until: int) -> bool:
+        looks.append(True)
+        if len(looks) == until:
+            answer.set()
+        return True
+
+    async def asked(is_busy: Callable[[], bool]) -> int:
+        way = http.request(path, "GET", "/", silence_s=0.05, is_busy=is_busy)
+        async with way as response:
+            return response.status
+
+    path = tmp_path / "silent"
+    async with await asyncio.start_unix_server(silent, str(path)):
+        with pytest.raises(TimeoutError):
+            await asked(lambda: False)
+        with pytest.raises(TimeoutError):
+            await asked(partial(is_busy, 0))
+        assert len(looks) == http.BUSY_SILENCES - 1
+        looks.clear()
+        assert await asked(partial(is_busy, 1)) == 204
 
 
 async def test_nobody_there(tmp_path: Path) -> None:
