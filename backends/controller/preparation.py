@@ -14,7 +14,6 @@ import time
 from collections.abc import (
     Awaitable,
     Callable,
-    Collection,
     Coroutine,
     Mapping,
     Sequence,
@@ -54,6 +53,7 @@ from backends.gateway.listen_settings import api_settings
 from backends.machine_names import LOCAL
 from backends.machines.local_inventory import LocalInventory
 from backends.machines.machine import Machines
+from backends.machines.peers import REACH_TIMEOUT_S
 from backends.planning.blueprint import Facts, commands, gateway_command, machines_of
 from backends.planning.checking import check_plan, remarks
 from backends.planning.cluster_file import (
@@ -94,7 +94,7 @@ from backends.state import (
 LASTS_S = 60.0
 PROBE_POLL_S = 0.05
 PROBING_S = 5.0
-"""A machine that is not reached within this time is not waited for."""
+"""A machine that nobody named, and that is not reached by then, is not waited for."""
 WEIGHT_AGE_S = 2.0
 DRAFTS_MAX = 2
 """Measured drafts that a plan without one is compared with, beside ``ngram``."""
@@ -162,8 +162,8 @@ class Preparations:
         self, cluster: Cluster, asked: Ask | Plan, *, explain: bool = False
     ) -> Preview:
         """The effects of a launch, with the token for it; starts nothing."""
-        if isinstance(asked, Ask) and (asked.peers or asked.workers is None):
-            await self._peers_settled(asked.peers)
+        if isinstance(asked, Ask):
+            await self._peers_settled(asked)
         survey = await self._survey(cluster, asked)
         if isinstance(asked, Ask):
             best = await self._proposed(asked, survey, cluster)
@@ -181,21 +181,20 @@ class Preparations:
         self._kept[cluster.name, token] = replace(prepared, until=now + LASTS_S)
         return msgspec.structs.replace(preview, token=token)
 
-    async def _peers_settled(self, names: Collection[str] | None) -> None:
-        """Give machines that are being reached a moment, from when that began.
+    async def _peers_settled(self, asked: Ask) -> None:
+        """Wait for machines that are being reached, each from when that began.
 
-        None: whichever there are.
+        Those that are named get as long as it takes; others a moment.
         """
-        for _ in range(round(PROBING_S / PROBE_POLL_S)):
+        patience_s = dict.fromkeys((*(asked.peers or ()), asked.head), REACH_TIMEOUT_S)
+        others_s = PROBING_S if asked.peers is None and asked.workers is None else 0.0
+        for _ in range(round(REACH_TIMEOUT_S / PROBE_POLL_S)):
             now = time.time()
-            waits = [
-                peer
+            if not any(
+                peer.state is PeerState.PROBING
+                and 0 <= now - (peer.since or 0.0) < patience_s.get(peer.name, others_s)
                 for peer in self._machines.values()
-                if peer.state is PeerState.PROBING
-                and 0 <= now - (peer.since or 0.0) < PROBING_S
-                and (names is None or peer.name in names)
-            ]
-            if not waits:
+            ):
                 return
             await asyncio.sleep(PROBE_POLL_S)
 

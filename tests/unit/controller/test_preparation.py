@@ -198,13 +198,17 @@ async def test_a_plan_of_all_machines_waits_for_those_that_are_being_reached(
     assert [worker.peer for worker in (await preparing).plan.workers] == ["nuc"]
 
 
-async def test_a_plan_waits_no_more_for_a_machine_that_is_long_in_being_reached(
+async def test_a_plan_waits_long_for_a_machine_only_if_it_is_named(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asyncio, "sleep", AsyncMock(side_effect=OSError))
+    monkeypatch.setattr(asyncio, "sleep", AsyncMock(side_effect=OSError("waits")))
     since = time.time() - PROBING_S
     bench.peers = (Peer(name="nuc", state=PeerState.PROBING, since=since),)
-    await bench.preparations._peers_settled(None)
+    ask = Ask(model="m.gguf")
+    await bench.preparations._peers_settled(ask)
+    for named in (replace(ask, peers=("nuc",)), replace(ask, head="nuc")):
+        with pytest.raises(OSError, match="waits"):
+            await bench.preparations._peers_settled(named)
 
 
 async def test_memory_is_looked_at_again(bench: Bench) -> None:
