@@ -146,9 +146,10 @@ class Home:
 
     def __init__(self, internet: Space, number: int) -> None:
         self.machine, self.router = Space(), Space()
+        self.address = f"{NET}.{10 + number}"
         self.router.cable("wan", internet, f"home{number}")
         internet.ip(f"link set dev home{number} master bridge")
-        self.router.ip(f"addr add {NET}.{10 + number}/24 dev wan")
+        self.router.ip(f"addr add {self.address}/24 dev wan")
         self.machine.cable("eth", self.router, "lan")
         self.machine.ip(f"addr add {HOME_ADDRESS}/24 dev eth")
         self.machine.ip(f"route add default via {_ROUTER}")
@@ -165,6 +166,11 @@ class Home:
         """Let nothing of ``udp`` or ``tcp`` through."""
         rule = f"insert rule ip home pass meta l4proto {protocol} drop"
         self.router.run("nft", *rule.split())
+
+    def block_udp_to(self, other: Home) -> None:
+        """Let none through there, until it masquerades anew."""
+        rule = f"insert rule ip home pass ip daddr {other.address} meta l4proto udp"
+        self.router.run("nft", *rule.split(), "drop")
 
     def move_to(self, address: str) -> None:
         """Give the machine another address, in place of its own."""

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = needs_iroh
+MISSED_S = 15.0
+"""iroh's first tries are over then."""
+RETRIED_S = 60.0
+"""So often iroh looks for a better path than that by a relay."""
 # Without chance: the same as long as nothing is lost, or comes twice.
 CERTAIN = ("chat", "Tell a long story.", "--temperature", "0", "--max-tokens", "300")
 
@@ -221,6 +225,26 @@ def test_routers_that_use_another_port_for_each_are_met_by_the_relay(
     meeting.saves()
     assert meeting.path()["relayed"]
     assert " relay " in meeting.console.run("peers", "list").stdout
+
+
+@pytest.mark.trial
+def test_routers_that_missed_each_other_at_first_meet_within_minutes(
+    meeting: Meeting,
+) -> None:
+    """QUIC tries again by itself, amid what flows; nothing of ours starts it."""
+    homes = meeting.internet.homes
+    for home, other in zip(homes, reversed(homes), strict=True):
+        home.block_udp_to(other)
+    assert meeting.meet()["state"] == "ready"
+    meeting.serve()
+    time.sleep(MISSED_S)
+    assert meeting.path()["relayed"]
+    with meeting.unbroken():
+        for home in homes:
+            home.masquerade()
+        opened = time.monotonic()
+        wait_for(lambda: not meeting.path()["relayed"], "direct", 2 * RETRIED_S)
+    print(f"direct {time.monotonic() - opened:.0f} s after they could meet")
 
 
 @pytest.mark.trial
