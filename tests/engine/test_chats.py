@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import os
 import random
 import signal
@@ -17,6 +19,7 @@ from backends.state import (
     ChatState,
     ClusterState,
     Conversation,
+    Lab,
     PromptCount,
     Reply,
     Sampling,
@@ -24,6 +27,7 @@ from backends.state import (
 from tests.engine.conftest import User, somebody
 from tests.engine.driving import client_of, kill_controller, settled
 from tests.engine.terminal import Terminal
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -33,7 +37,9 @@ once_and_often = pytest.mark.parametrize(
     "kills", [1, pytest.param(KILLS, marks=pytest.mark.trial)]
 )
 LATENCY_MS = 12
-"""A token takes some 50 ms then: long enough to be killed in the middle."""
+"""A token takes some 50 ms then."""
+HELD_MS = 100
+"""An answer takes some ten seconds then: long enough to be seen in the middle."""
 QUESTION = "zebraquux: what is a split?"
 GREEDY = Sampling(temperature=0.0)
 
@@ -86,6 +92,14 @@ def has_ended(state: ChatState) -> bool:
     return bool(state.conversation.turns) and reply(state).done
 
 
+def kept(user: User, chat: str, text: str) -> bool:
+    """Whether the disk has that of the newest answer."""
+    file = user.home / "state/dllm-tui/chats" / f"{chat}.json"
+    turns = json.loads(file.read_bytes())["conversation"].get("turns")
+    newest = turns[-1]["replies"][-1] if turns else {}
+    return str(newest.get("text", "")).startswith(text)
+
+
 async def whole_answer(client: ControllerClient, model: str) -> str:
     chat = await begin(client, model)
     count = await client.chats.count(chat.id, QUESTION)
@@ -114,11 +128,13 @@ async def test_an_answer_survives_any_end_of_its_console(
         chat = await begin(client, demo_model)
         with Terminal(user) as terminal:
             await asyncio.to_thread(terminal.wait_for, b"Ask something")
+            await client.set_lab(None, Lab(latency_ms=HELD_MS))
             terminal.type(f"{QUESTION}\r")
             state = await until(client, chat.id, has_begun)
             assert not reply(state).done
             await asyncio.sleep(random.uniform(0.0, 0.5))
             terminal.process.send_signal(signals[number % len(signals)])
+            await client.set_lab(None, Lab(latency_ms=LATENCY_MS))
             state = await until(client, chat.id, has_ended)
         assert reply(state).text == whole
         assert [turn.question for turn in state.conversation.turns] == [QUESTION]
@@ -130,15 +146,17 @@ async def test_an_answer_survives_any_end_of_its_console(
 
 @once_and_often
 async def test_a_killed_controller_keeps_the_question_and_what_came(
-    client: ControllerClient, demo_model: str, kills: int
+    user: User, client: ControllerClient, demo_model: str, kills: int
 ) -> None:
     whole = await whole_answer(client, demo_model)
     for _ in range(kills):
         chat = await begin(client, demo_model)
         await client.chats.ask(chat.id, QUESTION, turns=0)
         seen = await until(client, chat.id, has_begun)
-        # What was seen is written within half a second.
-        await asyncio.sleep(random.uniform(0.5, 0.8))
+        # What was seen is written a moment later.
+        written = functools.partial(kept, user, chat.id, reply(seen).text)
+        await asyncio.to_thread(wait_until, written, "what was seen on the disk")
+        await asyncio.sleep(random.uniform(0.0, 0.3))
         before = await client.snapshot()
         await kill_controller(client)
         after = await settled(client, before.generation)

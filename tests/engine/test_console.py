@@ -14,7 +14,7 @@ from backends.split.layout import counts
 from backends.state import ClusterState
 from tests.engine.conftest import WAIT_S, User
 from tests.engine.driving import client_of
-from tests.tui.helpers import last_answer
+from tests.tui.helpers import last_answer, screen_text
 from tui.app.app import DllmApp
 from tui.screens.cluster.chat_pane import Composer
 
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.engine
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
+        if time.monotonic() > deadline:
+            shown = screen_text(pilot.app)
+            raise AssertionError(f"not in time: {what}, but\n{shown}")
         await asyncio.sleep(0.05)
         await pilot.pause()
 

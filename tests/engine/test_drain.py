@@ -25,7 +25,9 @@ ASKED: dict[str, Any] = {
     "ignore_eos": True,
     "stream": True,
 }
-SLOWLY = ("lab", "set", "all", "--latency", "5ms")
+SLOWLY = ("lab", "set", "all", "--latency", "50ms")
+"""A hundred tokens take 20 s then: none ends before it is held."""
+QUICKLY = ("lab", "clear")
 
 
 class Stream:
@@ -72,6 +74,7 @@ def test_another_split_or_a_drain_cuts_nobody_off(user: User, demo_model: str) -
     replacing = user.start(*up, "--replace", "--split", "9,4")
     wait_for(lambda: user.status()["requests"]["drains"], "it is waited for")
     worker.resume()
+    user.run(*QUICKLY)
     _, err = replacing.communicate(timeout=180)
     assert replacing.returncode == 0, err
     assert b"message_stop" in fragile.whole()
@@ -89,6 +92,7 @@ def test_another_split_or_a_drain_cuts_nobody_off(user: User, demo_model: str) -
     held = Stream(port, CHAT, stream=False, max_tokens=4)
     wait_for(lambda: user.status()["requests"]["waiting"] == 1, "one waits")
     worker.resume()
+    user.run(*QUICKLY)
     user.run("drain")
     assert b"[DONE]" in running.whole()
     assert "requests wait (dllm-tui resume)" in user.run("status").stdout

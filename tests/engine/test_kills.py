@@ -231,7 +231,7 @@ def test_a_command_that_ends_during_the_load_leaves_nothing(
 
 
 def test_ctrl_c_during_an_answer_stops_only_the_answer(launched: User) -> None:
-    launched.run("links", "slow", "all", "--latency", "100ms")
+    launched.run("links", "slow", "all", "--latency", "250ms")
     chat = launched.start("chat", "Who are you?")
     wait_for(lambda: launched.status()["speed"]["requests_active"], "it answers")
     chat.send_signal(signal.SIGINT)
@@ -340,9 +340,13 @@ def test_each_is_told(launched: User) -> None:
 def test_looking_costs_an_idle_controller_nothing(launched: User) -> None:
     controller = psutil.Process(launched.status()["controller_pid"])
     busy = [controller, *controller.children(recursive=True)]
-    time.sleep(3)
-    before = [sum(p.cpu_times()[:2]) for p in busy]
-    time.sleep(IDLE_S)
-    used_s = sum(sum(p.cpu_times()[:2]) for p in busy) - sum(before)
-    print("part of a processor", used_s / IDLE_S)
-    assert used_s / IDLE_S < IDLE_PART_MAX
+
+    def idles() -> bool:
+        """Not until what the tests before have asked for is done."""
+        before_s = sum(sum(p.cpu_times()[:2]) for p in busy)
+        time.sleep(IDLE_S)
+        used_s = sum(sum(p.cpu_times()[:2]) for p in busy) - before_s
+        print("part of a processor", used_s / IDLE_S)
+        return used_s / IDLE_S < IDLE_PART_MAX
+
+    wait_for(idles, f"less than {IDLE_PART_MAX:.0%} of a processor")

@@ -119,10 +119,10 @@ def test_from_a_token_to_an_answer_in_which_the_worker_is_killed(
         owner.process.wait(30)
         owner.lends()
 
-    answer = Answer(user, CHAT, 50, killed)
+    answer = Answer(user, CHAT, 10, killed)
     assert answer.text == expected
     assert answer.is_done
-    assert "lent" in workers_of(user)
+    wait_for(lambda: "lent" in workers_of(user), "its return")
     user.stop()
     wait_for(lambda: not owner.engines(), "the end of what ran there")
 

@@ -8,8 +8,9 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -110,6 +111,16 @@ def relaunch(user: User, model: str) -> None:
     user.up(model, "--workers", "2")
 
 
+@contextmanager
+def slowed(user: User) -> Iterator[None]:
+    """Some 20 ms a token: the second half of an answer takes longer than a kill."""
+    user.run("lab", "set", "all", "--latency", "4ms")
+    try:
+        yield
+    finally:
+        user.run("lab", "clear")
+
+
 BY_DEFAULT = {"worker1": CHAT, "relay-worker1": NATIVE, "llama-server": COMPLETIONS}
 EVERY = [
     pytest.param(
@@ -135,9 +146,11 @@ def test_a_stream_outlives_whoever_is_killed(
         if trial and trial % 2 == 0:
             relaunch(launched, demo_model)
             before = 0
-        at = random.randrange(1, TOKENS)
+        at = random.randrange(1, TOKENS // 2)
         pid = launched.running(victim)
-        answer = Answer(launched, path, at, partial(os.kill, pid, signal.SIGKILL))
+        kill = partial(os.kill, pid, signal.SIGKILL)
+        with slowed(launched):
+            answer = Answer(launched, path, at, kill)
         whole = expected[path]
         told = f"{victim} killed after {at} events of {path}"
         assert answer.text == whole.text, told
@@ -218,7 +231,7 @@ def test_openai_python_notices_nothing(
         "extra_body": {"ignore_eos": True, "cache_prompt": False},
     }
     text = ""
-    with ThreadPoolExecutor(1) as clients, client:
+    with ThreadPoolExecutor(1) as clients, client, slowed(launched):
         for count, chunk in enumerate(create(**asked, stream=True)):
             text += chunk.choices[0].delta.content or ""
             if count == TOKENS // 4:

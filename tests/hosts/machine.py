@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
 import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from tests.hosts.container import HOME, Container
 from tests.hosts.proc import alive, children, comm, command_line
@@ -167,14 +167,17 @@ class Machine:
     @contextlib.contextmanager
     def frozen_sshd(self) -> Iterator[None]:
         """Whoever connects meanwhile is let in by the kernel, and gets no answer."""
-        pids = self._sshd_pids()
+        # The end of one that served somebody before may be on its way.
+        frozen = alive(self._sshd_pids())
         try:
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
+            for process in frozen:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.suspend()
             yield
         finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+            for process in frozen:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.resume()
 
     def greeted(self) -> bool:
         """Whether somebody who connected to its sshd said something it did not read."""

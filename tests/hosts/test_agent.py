@@ -196,7 +196,7 @@ async def test_the_agent_of_a_head_without_power_ends_with_its_lease(
 ) -> None:
     """Its sshd has noticed nothing; what it started lives, and is found again."""
     try:
-        async with host_on(ada, lease_s=1.0) as agent:
+        async with host_on(ada, lease_s=3.0) as agent:
             started = await agent.start(spec("sleep 600", "default/w"))
             assert len(ada.agents()) == 2, "the agent, and who waits for the process"
             ada.link_down()

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from backends.paths import relay_binary
-from tests.kit.waiting import wait_until
+from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.native.relaying import (
     GET_DEVICE_MEMORY,
     HELLO_REPLY,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 PORT = 4711
 GONE_AFTER_S = 2
-NOTICED_WITHIN_S = 20.0
 WORKER = f"""
 import socket, time
 listener = socket.create_server(("", {PORT}))
@@ -56,13 +55,13 @@ def test_a_machine_without_a_cable_is_given_up(
         try:
             busy = f"closed: {client.recv(1)!r}"
         except TimeoutError:
+            cut = time.monotonic()
             ada.link_down()
         assert not busy
-        client.settimeout(60)
-        cut = time.monotonic()
+        client.settimeout(PATIENCE_S)
         client.sendall(request(GET_DEVICE_MEMORY, bytes(4)))
         assert client.recv(1) == b""
-        assert GONE_AFTER_S - 1 < time.monotonic() - cut < NOTICED_WITHIN_S
+        assert time.monotonic() - cut > GONE_AFTER_S - 1
         # Written by another thread than the one that closed.
         told = "has not been heard for 2 s"
         wait_until(lambda: told in head.log.read_text(), "the reason in the log")

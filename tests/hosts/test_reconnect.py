@@ -12,6 +12,7 @@ from asyncssh.constants import MSG_IGNORE
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import (
     HEARTBEAT_S,
+    SUSPECT_AFTER_S,
     Connection,
     ConnectionPhase,
     ConnectionState,
@@ -159,19 +160,18 @@ async def test_suspect_after_two_seconds_and_lost_after_a_minute(
     peer = network.peer("ada")
     async with kept("ada", heartbeat_s=HEARTBEAT_S, lost_after_s=LOST_AFTER_S) as ada:
         await until(lambda: ada.connection.state.rtt_ms is not None, "a heartbeat")
-        peer.link_down()
-        start = time.monotonic()
-        await until(lambda: ada.connection.state.suspect, "suspicion")
-        # Two seconds after the last answer, which may be a heartbeat old.
-        assert 0.5 < time.monotonic() - start < LOST_AFTER_S
-        assert ada.connection.state.rtt_ms is None
-        assert ada.connection.state.phase is ConnectionPhase.CONNECTED
+        await asyncio.to_thread(peer.link_down)
         await ada.phase(ConnectionPhase.WAITING)
-        assert time.monotonic() - start > 4.5
+        suspect = [state for state in ada.told if state.suspect]
+        assert {state.phase for state in suspect} == {ConnectionPhase.CONNECTED}
+        assert {state.rtt_ms for state in suspect} == {None}
+        assert suspect[0].silent_for_s >= SUSPECT_AFTER_S
+        # Held back, this process may miss the last looks before the end.
+        assert LOST_AFTER_S / 2 < suspect[-1].silent_for_s <= LOST_AFTER_S
         assert "did not answer for a minute" in ada.connection.state.note
         # Away since its last answer, not since it was given up.
-        assert ada.connection.state.since < time.time() - 4.0
-        peer.link_up()
+        assert ada.connection.state.since <= time.time() - suspect[-1].silent_for_s
+        await asyncio.to_thread(peer.link_up)
         await ada.phase(ConnectionPhase.CONNECTED)
         await until(lambda: ada.connection.state.rtt_ms is not None, "fresh figures")
 
@@ -200,14 +200,17 @@ async def test_a_pulled_cable_only_pauses(network: Network) -> None:
         assert phases == {ConnectionPhase.CONNECTING, ConnectionPhase.CONNECTED}
 
 
-async def test_many_unreachable_ones_stop_at_once(network: Network) -> None:
+async def test_many_that_do_not_answer_stop_at_once(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their attempts last as long as the test may: none of them is waited for."""
+    monkeypatch.setattr("backends.machines.ssh.authentication.CONNECT_TIMEOUT_S", 3600)
     network.write_ssh_config()
-    network.peer("ada").power_off()
-    async with contextlib.AsyncExitStack() as stack:
-        for _ in range(30):
-            await stack.enter_async_context(kept("ada"))
-        await asyncio.sleep(1)
-        start = time.monotonic()
-    assert time.monotonic() - start < 10
+    peer = network.peer("ada")
+    with peer.frozen_sshd():
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(30):
+                await stack.enter_async_context(kept("ada"))
+            await until(peer.greeted, "attempts under way")
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     assert not tasks

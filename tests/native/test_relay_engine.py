@@ -178,6 +178,7 @@ def medians_ms(target: Cluster) -> tuple[float, list[float]]:
 def test_the_lab_adds_what_it_says(relay: Path, model: Path, tmp_path: Path) -> None:
     """10 ms each way on two links: 40 ms a token."""
     added: list[float] = []
+    longest_ms: list[float] = []
     off_ms = 99.0
     with cluster("7.0.0", model, 2, tmp_path, relay) as running_cluster:
         medians_ms(running_cluster)
@@ -186,11 +187,13 @@ def test_the_lab_adds_what_it_says(relay: Path, model: Path, tmp_path: Path) -> 
             set_lab(running_cluster, {"latency_ms": 10})
             with_lab, links = medians_ms(running_cluster)
             set_lab(running_cluster, None)
-            assert links == pytest.approx([20, 20], abs=0.5)
+            assert min(links) > 19.5
+            longest_ms.append(max(links))
             added.append(with_lab - without)
             off_ms = min(abs(each - 40) for each in added)
-    # A busy machine adds to either time, most to a sleeping engine's; delaying each of
+    # A busy machine adds to each time, most to a sleeping engine's; delaying each of
     # the seven messages of a token would make it 280 ms.
+    assert min(longest_ms) < 40
     assert any(38 <= each < 140 for each in added)
 
 

@@ -275,13 +275,14 @@ def test_a_killed_agent_leaves_a_whole_record_or_none(spawner: Spawner) -> None:
         with spawner.agent("sleep", "60", name=f"p{attempt}") as agent:
             time.sleep(attempt * 0.0004)
             agent.kill()
-    settled = time.monotonic() + 1.0
-    wait_until(lambda: time.monotonic() > settled)
-    recorded = {
-        json.loads(path.read_text())["pid"]
-        for path in spawner.folder.glob("*/process.json")
-    }
-    assert recorded == marked(spawner.folder)
+
+    def recorded() -> set[int]:
+        found = spawner.folder.glob("*/process.json")
+        return {json.loads(path.read_text())["pid"] for path in found}
+
+    time.sleep(1.0)
+    # What an agent had begun goes on for as long as a busy machine lets it.
+    wait_until(lambda: recorded() == marked(spawner.folder), "a record of each")
 
 
 def test_of_many_with_one_name_one_wins(spawner: Spawner) -> None:
