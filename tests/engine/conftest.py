@@ -34,6 +34,9 @@ from tui.cli.status import cluster_json
 __all__ = ["engine"]
 
 WAIT_S = 60.0
+COMMAND_S = 180.0
+"""Longer than any command takes; its start alone takes half a minute on a machine that
+is busy with much else."""
 PAUSE_MIN_S = 0.02
 PAUSE_MAX_S = 0.2
 LOG_CHARS = 10_000
@@ -114,7 +117,7 @@ class User:
         """A finished ``dllm-tui`` command; its exit code is checked."""
         process = self.fork(*args)
         try:
-            out, err = process.communicate(timeout=180)
+            out, err = process.communicate(timeout=COMMAND_S)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
@@ -151,7 +154,7 @@ class User:
             return self._asked()
         except OSError:
             process = self.start("status", "--json")
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=COMMAND_S)
         assert out, err
         return json.loads(out)
 

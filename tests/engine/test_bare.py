@@ -12,7 +12,7 @@ import pytest
 
 from backends.engine.install import find_engine
 from backends.paths import user_paths
-from tests.engine.conftest import User, wait_for
+from tests.engine.conftest import COMMAND_S, User, wait_for
 from tests.native.stock import free_port
 
 ASK = "Who are you?"
@@ -101,7 +101,7 @@ def test_its_end_is_blamed(user: User, somebody: Somebody, demo_model: str) -> N
     user.run("up", "--model", demo_model, "--peer", "box", "--detach")
     somebody.end()
     chat = user.start("chat", ASK)
-    chat.communicate(timeout=60)
+    chat.communicate(timeout=COMMAND_S)
     wait_for(lambda: user.status()["state"] == "failed", "failed")
     assert "box is gone" in user.status()["failure"]["what"]
     assert "connection refused" in user.status()["failure"]["what"]

@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 
 from backends.state import Ask
-from tests.engine.conftest import User
+from tests.engine.conftest import COMMAND_S, User
 from tests.engine.driving import client_of, serving
 
 pytestmark = pytest.mark.engine
@@ -95,7 +95,7 @@ def test_up_status_chat_logs_then_stop_of_lost_directories(
     # Its directories are lost with the controller: they end all the same.
     user.kill_controller()
     shutil.rmtree(user.home / "state" / "dllm-tui" / "run")
-    out, _ = user.start("doctor").communicate(timeout=60)
+    out, _ = user.start("doctor").communicate(timeout=COMMAND_S)
     assert "nobody looks after these" in out
     assert "Orphan(" not in out
     stopped = user.run("stop").stderr
@@ -109,7 +109,7 @@ def assert_lines_without_a_screen(user: User) -> None:
     """``--plain``: commands and a question, as lines."""
     process = user.start("--plain", stdin=subprocess.PIPE)
     lines = ("What is a split?", "/again", "/chats list -o name", "/links list")
-    out, err = process.communicate("\n".join(lines), timeout=60)
+    out, err = process.communicate("\n".join(lines), timeout=COMMAND_S)
     assert process.returncode == 0
     opening, *said = out.splitlines()
     assert opening.startswith("dllm-tui, cluster default. Serving: ")

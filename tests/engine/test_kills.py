@@ -21,7 +21,7 @@ import pytest
 from backends.controller.exit_reasons import DEATHS_MAX
 from backends.engine.install import find_engine
 from backends.paths import user_paths
-from tests.engine.conftest import User, running_pid, wait_for
+from tests.engine.conftest import COMMAND_S, User, running_pid, wait_for
 from tests.engine.terminal import Terminal
 from tests.kit.processes import is_agent, kill_all, name_of, with_word, words_of
 from tests.native.stock import free_port
@@ -217,7 +217,7 @@ def test_a_command_that_ends_during_the_load_leaves_nothing(
     up = user.start("up", "--model", demo_model, "--workers", "2")
     gate.freeze_load()
     up.send_signal(signal.SIGINT)
-    _, err = up.communicate(timeout=60)
+    _, err = up.communicate(timeout=COMMAND_S)
     assert up.returncode == 130, err
     assert "Interrupted" in err
     assert "Traceback" not in err
@@ -226,7 +226,7 @@ def test_a_command_that_ends_during_the_load_leaves_nothing(
     demo = user.start("demo", "--headless", "--model", demo_model)
     gate.freeze_load()
     demo.kill()
-    demo.communicate(timeout=60)
+    demo.communicate(timeout=COMMAND_S)
     user.assert_nothing_left()
 
 
@@ -235,7 +235,7 @@ def test_ctrl_c_during_an_answer_stops_only_the_answer(launched: User) -> None:
     chat = launched.start("chat", "Who are you?")
     wait_for(lambda: launched.status()["speed"]["requests_active"], "it answers")
     chat.send_signal(signal.SIGINT)
-    _, err = chat.communicate(timeout=30)
+    _, err = chat.communicate(timeout=COMMAND_S)
     assert chat.returncode == 130
     assert "Traceback" not in err
     wait_for(lambda: not launched.status()["speed"]["requests_active"], "slot free")
@@ -252,7 +252,7 @@ def test_many_clients_start_one_controller(user: User) -> None:
     (user.home / "state" / "dllm-tui" / "run" / "old").mkdir(parents=True)
     commands = [user.start("status", "--json") for _ in range(4)]
     for command in commands:
-        _, err = command.communicate(timeout=60)
+        _, err = command.communicate(timeout=COMMAND_S)
         assert command.returncode == 0, err
 
     def controllers() -> int:

@@ -17,7 +17,7 @@ import pytest
 from backends.demo import MODEL_PATH
 from backends.mesh.dialling import reachable
 from backends.mesh.discovery import near
-from tests.engine.conftest import User, somebody, wait_for
+from tests.engine.conftest import COMMAND_S, User, somebody, wait_for
 from tests.engine.test_streams_go_on import CHAT, COMPLETIONS, Answer
 from tests.native.stock import free_port
 
@@ -177,7 +177,7 @@ def test_a_machine_joins_from_its_side(
     token = waiting.stdout.readline().strip()
     owner.begins("join", token)
     wait_for(lambda: "Joined" in owner.log, "the pairing")
-    told, _ = waiting.communicate(timeout=60)
+    told, _ = waiting.communicate(timeout=COMMAND_S)
     assert waiting.returncode == 0
     assert "ready" in told
     user.up(demo_model, "--workers", "1", "--peer", "lent")
@@ -267,7 +267,7 @@ def test_found_on_the_network_and_paired_by_digits(
     asking = owner.told["asking"]
     assert isinstance(asking, dict)
     owner.user.run("worker", "accept", str(asking["digits"]))
-    told, _ = adding.communicate("y\n", timeout=60)
+    told, _ = adding.communicate("y\n", timeout=COMMAND_S)
     assert adding.returncode == 0, told
     assert f"{asking['digits'][:3]} {asking['digits'][3:]}" in told
     user.up(demo_model, "--workers", "1", "--peer", "lent")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.conftest import User, wait_for
+from tests.engine.conftest import COMMAND_S, User, wait_for
 
 pytestmark = pytest.mark.engine
 
@@ -75,7 +75,7 @@ def test_a_race_that_is_cut_off_is_undone(launched: User) -> None:
     client = user.start("race", "--split", "9,4")
     wait_for(lambda: user.look()["speed"]["requests_active"], "the first answer")
     client.send_signal(signal.SIGINT)
-    client.communicate(timeout=60)
+    client.communicate(timeout=COMMAND_S)
     assert client.returncode == 130
     assert stands_as_before(user, FAR_MS)
     for dies in ("client", "controller"):
@@ -87,5 +87,5 @@ def test_a_race_that_is_cut_off_is_undone(launched: User) -> None:
             user.kill_controller()
             user.status()
         wait_for(lambda: stands_as_before(user, FAR_MS), f"what served before ({dies})")
-        client.communicate(timeout=60)
+        client.communicate(timeout=COMMAND_S)
         assert client.returncode not in (0, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import User, wait_for
+from tests.engine.conftest import COMMAND_S, User, wait_for
 
 pytestmark = pytest.mark.engine
 
@@ -52,6 +52,6 @@ def test_a_link_is_swept_and_is_as_before_whoever_dies(
             client.send_signal(
                 signal.SIGINT if dies == "interrupted" else signal.SIGKILL
             )
-        client.communicate(timeout=60)
+        client.communicate(timeout=COMMAND_S)
         wait_for(lambda: latencies(user) == BEFORE, f"the lab as before ({dies})")
     user.stop()

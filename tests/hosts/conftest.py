@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.engine.conftest import COMMAND_S
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
 from tests.kit.engines import engine
@@ -87,7 +88,7 @@ def user(network: Network) -> Iterator[HeadUser]:
     finally:
         if someone.processes() or any(peer.left() for peer in network.peers):
             # Not all of the machines need be within reach.
-            someone.start("stop").communicate(timeout=60)
+            someone.start("stop").communicate(timeout=COMMAND_S)
             kill_until_none(someone.processes)
 
 

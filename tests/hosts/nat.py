@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tests.engine.conftest import RUN, User
+from tests.engine.conftest import COMMAND_S, RUN, User
 from tests.kit.forking import ForkingPopen
 from tests.kit.waiting import PATIENCE_S, wait_until
 
@@ -137,7 +137,7 @@ class HomeUser(User):
     def given(self, text: str, *args: str) -> None:
         """Run a command that reads a secret."""
         process = self.fork(*args, stdin=subprocess.PIPE)
-        out, err = process.communicate(text, timeout=PATIENCE_S)
+        out, err = process.communicate(text, timeout=COMMAND_S)
         assert process.returncode == 0, out + err
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import COMMAND_S, wait_for
 from tests.hosts.conftest import CACHE
 from tests.hosts.nat import PUBLIC, HomeUser, Internet, missing_for_nat
 from tests.hosts.user import MODEL, QUESTION
@@ -72,7 +72,7 @@ class Meeting:
     def token(self) -> str:
         def made() -> str:
             process = self.lender.fork("worker", "invite")
-            token, _ = process.communicate(timeout=60)
+            token, _ = process.communicate(timeout=COMMAND_S)
             return token.strip()
 
         wait_for(lambda: "reached by QUIC, too" in self.log(self.lender), "QUIC there")
@@ -317,7 +317,7 @@ def test_where_nothing_comes_in_that_side_joins(meeting: Meeting) -> None:
     token = meeting.token()
     console = meeting.console = meeting.host
     refused = console.start("peers", "add", "-", stdin=subprocess.PIPE)
-    _, why = refused.communicate(token, timeout=PATIENCE_S)
+    _, why = refused.communicate(token, timeout=COMMAND_S)
     assert refused.returncode != 0
     assert "QUIC" in why
     meeting.join(console, "--address", PUBLIC)

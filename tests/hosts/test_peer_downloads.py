@@ -9,7 +9,7 @@ import pytest
 
 from backends.demo import MODEL_PATH
 from backends.models.layers import read_model
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import COMMAND_S, wait_for
 from tests.hosts.user import answer, prepared
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.models.hub import Hub
@@ -63,7 +63,7 @@ def test_two_peers_download_at_once_and_the_token_is_in_no_command_line(
     wait_for(all_download, "both download at once")
     assert TOKEN not in command_lines()
     hub.release()
-    out, err = getting.communicate(timeout=60)
+    out, err = getting.communicate(timeout=COMMAND_S)
     assert getting.returncode == 0, err
     assert out.count("by itself from") == 2
     assert out.count("SHA-256") == 2
