@@ -71,10 +71,10 @@ def test_another_split_or_a_drain_cuts_nobody_off(user: User, demo_model: str) -
     wait_for(lambda: fragile.flows(2) and other.flows(2), "both under way")
     worker.suspend()
     wait_for(lambda: user.status()["requests"]["fragile"] == 1, "one is fragile")
+    user.run(*QUICKLY)
     replacing = user.start(*up, "--replace", "--split", "9,4")
     wait_for(lambda: user.status()["requests"]["drains"], "it is waited for")
     worker.resume()
-    user.run(*QUICKLY)
     _, err = replacing.communicate(timeout=180)
     assert replacing.returncode == 0, err
     assert b"message_stop" in fragile.whole()
@@ -91,8 +91,8 @@ def test_another_split_or_a_drain_cuts_nobody_off(user: User, demo_model: str) -
     assert shown["requests"]["in_flight"] == 1
     held = Stream(port, CHAT, stream=False, max_tokens=4)
     wait_for(lambda: user.status()["requests"]["waiting"] == 1, "one waits")
-    worker.resume()
     user.run(*QUICKLY)
+    worker.resume()
     user.run("drain")
     assert b"[DONE]" in running.whole()
     assert "requests wait (dllm-tui resume)" in user.run("status").stdout
