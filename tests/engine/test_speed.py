@@ -27,14 +27,15 @@ def test_a_run_makes_the_next_prediction_a_measured_one_and_the_best_split_runs(
     low, high = before["band"]
     assert low < before["tok_per_s"] < high
     user.run("up", demo_model, *SPLIT, "--detach")
-    for _ in range(2):
+    measured = []
+    for runs in (1, 2):
         user.run("chat", *QUESTION)
-    wait_for(lambda: len(observations(user)) >= 3, "what the run says")
+        wait_for(lambda: len(observations(user)) > runs, "what the run says")  # noqa: B023
+        measured.append(user.status()["speed"]["last_tok_per_s"])
     after = user.json("plan", demo_model, *SPLIT)
     assert after["forecast"]["source"] == "measured"
-    measured = user.status()["speed"]["last_tok_per_s"]
     # Other programs of the machine may slow any run.
-    assert measured / 5 < after["tok_per_s"] < measured * 5
+    assert min(measured) / 5 < after["tok_per_s"] < max(measured) * 5
     # Of a split that never ran, by what this one showed.
     other = user.json("plan", demo_model, "--workers", "2", "--split", "3,10")
     assert other["forecast"]["source"] == "measured"
