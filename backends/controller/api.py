@@ -448,10 +448,7 @@ class Api:
     async def _lab(self, request: web.Request) -> web.Response:
         asked = await body(request, LabRequest)
         cluster = self._of(request)
-        by = asker(request)
-        cluster.require_no_comparison()
-        await cluster.links.set_lab(asked.worker, asked.lab)
-        cluster.recorder.lab(asked.worker, asked.lab, by)
+        await cluster.set_lab(asked.worker, asked.lab, asker(request))
         return json_response(cluster.store.snapshot)
 
     async def _race(self, request: web.Request) -> web.StreamResponse:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -110,7 +110,7 @@ class Cluster:
         number: int | None = None,
         facts: Facts | None = None,
         lab: Lab | None = None,
-        labs: Mapping[str, Lab | None] | None = None,
+        labs: dict[str, Lab | None] | None = None,
         goes_back_to: Baseline | None = None,
         by: Actor = CONTROLLER,
         why: str = "",
@@ -121,9 +121,10 @@ class Cluster:
         whatever there is. ``api`` is how the API is given out from here on. ``number``
         is that of its ``order``, where it took a while until now. ``facts`` are those
         of a preparation. The plan loads behind the ``lab``, or behind ``labs`` by
-        worker. Asking for what is pursued already changes only the lab, if one is
-        given. A controller that finds ``goes_back_to`` goes back to that. The event of
-        it ends with ``why``: ``for a race``.
+        worker, or else behind those of what it replaces. Asking for what is pursued
+        already changes only the lab, if one is given. A controller that finds
+        ``goes_back_to`` goes back to that. The event of it ends with ``why``: ``for a
+        race``.
         """
         if plan is not None:
             check_exact(plan, compile_split(plan, {}))
@@ -145,15 +146,20 @@ class Cluster:
             # What a person asks for while it is only compared is theirs from then on.
             compared = record.goes_back_to if goes_back_to is None else None
             is_there = same and record.stand_in is None and compared is None
+            if plan is not None and lab is not None:
+                labs = {worker.name: lab for worker in plan.workers}
+            elif labs is None:
+                labs = record.labs if plan is not None and self.pursued else {}
             if is_there and api in (None, self.goal.api):
                 if lab is not None:
                     self.require_no_comparison()
-                    await self.links.go_on_with(lab)
+                    await self.links.ask_for(labs)
+                    self._journal.change(labs=labs)
                 return self.goal
             before = self.goal
             goal = Goal(generation=before.generation + 1, plan=plan, api=api)
             record = self._record_of(goal, same=same)
-            record = replace(record, goes_back_to=goes_back_to)
+            record = replace(record, goes_back_to=goes_back_to, labs=labs)
             # What changes meanwhile is about the goal before.
             unkept = await self._kept(lambda _: record)
             if plan is not None or before.plan is not None:
@@ -161,11 +167,7 @@ class Cluster:
             self.gateway.is_drained = False
             self.reconciler.discovery.expect(plan, facts)
             self.reconciler.begin(Trigger.LAUNCHED if plan else Trigger.STOPPED)
-            self.links.begin_with(lab, labs)
-            if same and lab is not None:
-                await self.links.go_on_with(lab)
-            elif same and compared is not None and labs is None:
-                await self.links.put_back(compared.labs)
+            await self.links.ask_for(labs)
         if unkept is not None:
             raise ControllerError(
                 f"The cluster ends, but another controller would start it again: "
@@ -177,15 +179,20 @@ class Cluster:
     @property
     def baseline(self) -> Baseline:
         """The present goal and labs, for a comparison to go back to."""
-        plan, links = self.pursued, self.store.snapshot.links
-        names = [worker.name for worker in plan.workers] if plan else []
-        # Of a launch under way no link is shown yet.
-        labs = {name: self.links.lab_of(name) for name in names}
+        plan = self.pursued
         return Baseline(
             plan=plan,
             api=self.goal.api if plan else None,
-            labs={**labs, **{link.worker: link.lab for link in links}},
+            labs=self._journal.record.labs,
         )
+
+    async def set_lab(self, worker: str | None, lab: Lab | None, by: Actor) -> None:
+        """Put a lab on a link, or take it off; without ``worker`` on all links."""
+        async with self._word:
+            self.require_no_comparison()
+            await self.links.set_lab(worker, lab)
+            self._journal.change(labs=dict(self.links.asked_labs))
+        self.recorder.lab(worker, lab, by)
 
     @contextmanager
     def comparing(self, what: str) -> Iterator[None]:
@@ -238,7 +245,7 @@ class Cluster:
     async def end_comparison(self, before: Baseline, generation: int) -> None:
         """Put the labs back, unless another goal has come since."""
         if self.goal.generation == generation:
-            await self.links.put_back(before.labs)
+            await self.links.ask_for(before.labs)
             self._journal.change(goes_back_to=None)
 
     def _record_of(self, goal: Goal, *, same: bool) -> Record:
@@ -348,6 +355,7 @@ class Cluster:
             log.error("%s", error)
             self.reconciler.leave_alone(error)
             return
+        self.links.asked_labs = record.labs
         self.store.update(generation=record.goal.generation, leftovers=record.leftovers)
         self.gateway.is_drained = record.drained_since is not None
         self.reconciler.take_up()

@@ -103,8 +103,8 @@ class Links:
         self._recorder = recorder
         self._readers: dict[str, RelayReader] = {}
         self._sockets: dict[str, Path] = {}
-        self._labs: dict[str, Lab | None] = {}
-        self._first_lab: Lab | None = None
+        self.asked_labs: Mapping[str, Lab | None] = {}
+        """The labs last asked for, by worker, of links that are not there too."""
         self._outcomes = Outcomes()
         self._draft_max = EXTRA_DRAFT_MAX
         self._tasks: list[asyncio.Task[None]] = []
@@ -214,7 +214,9 @@ class Links:
             require_possible(lab)
         for name in self.named(worker):
             await self._readers[name].set_lab(lab)
-            self._labs[name] = lab
+            self.asked_labs = {**self.asked_labs, name: lab}
+        if worker is None:
+            self.asked_labs = dict.fromkeys(self._readers, lab)
 
     def named(self, worker: str | None) -> tuple[str, ...]:
         """The workers with links that a person names; None names all."""
@@ -230,46 +232,25 @@ class Links:
             )
         return (worker,)
 
-    async def put_back(self, labs: Mapping[str, Lab | None]) -> None:
-        """Put labs on links, those that do not answer yet as soon as they do."""
-        for name, lab in labs.items():
-            # A relay that answers later is told a lab, not the lack of one.
-            self._labs[name] = lab or Lab()
-            if name in self._readers:
-                with contextlib.suppress(MachineError, OSError):
-                    await self._readers[name].set_lab(lab)
-                    self._labs[name] = lab
-
     def lab_of(self, worker: str) -> Lab | None:
-        """The lab last asked for on that link, else that of the launch."""
-        return self._labs.get(worker, self._first_lab)
+        return self.asked_labs.get(worker)
 
-    def begin_with(
-        self, lab: Lab | None, labs: Mapping[str, Lab | None] | None = None
-    ) -> None:
-        """Let the next launch load behind a lab, or behind ``labs`` by worker."""
-        self._labs = dict(labs or {})
-        self._first_lab = lab
-
-    async def go_on_with(self, lab: Lab) -> None:
-        """Have a lab on all links of what loads or serves, and of what follows."""
-        self.begin_with(lab)
-        for reader in self._readers.values():
+    async def ask_for(self, labs: Mapping[str, Lab | None]) -> None:
+        """Have these labs, by worker, and none on any other link, now and later."""
+        self.asked_labs = labs
+        for name, reader in self._readers.items():
             # A relay that does not answer yet gets it as soon as it does.
             with contextlib.suppress(MachineError, OSError):
-                await reader.set_lab(lab)
+                await reader.set_lab(self.lab_of(name))
 
     async def put_labs(
         self, sockets: Callable[[], Awaitable[Mapping[str, Path]]]
     ) -> None:
         """Put the labs of a launch on its relays, before llama-server starts."""
-        if self._first_lab is None and not any(self._labs.values()):
+        if not any(lab and lab.is_on for lab in self.asked_labs.values()):
             return
         await gather_or_cancel(
             put_lab(worker, socket, lab)
             for worker, socket in (await sockets()).items()
-            if (lab := self.lab_of(worker)) is not None
+            if (lab := self.lab_of(worker)) is not None and lab.is_on
         )
-
-    def forget_labs(self) -> None:
-        self.begin_with(None)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from backends.controller.cluster import Cluster
@@ -142,7 +142,7 @@ class _Race:
         self._stuck: DllmError | None = None
 
     @property
-    def labs(self) -> Mapping[str, Lab | None]:
+    def labs(self) -> dict[str, Lab | None]:
         return self._before.labs
 
     async def run(self, side: int, plan: Plan) -> AsyncGenerator[RaceDelta, None]:

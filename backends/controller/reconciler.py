@@ -344,7 +344,6 @@ class Reconciler:
         self._recovery.begin(mended)
         self._steps.reset()
         if not mended:
-            self._links.forget_labs()
             self.degraded.forget()
             self.auto.forget()
 
@@ -720,6 +719,7 @@ class Reconciler:
                 goes_back_to=record.goes_back_to,
                 drained_since=record.drained_since,
                 leftovers=self.processes.after(before.plan),
+                labs=record.labs,
             )
         )
         text = f"The launch failed ({failure.what}): back to the plan before it"

@@ -175,8 +175,7 @@ class RelayReader:
 
     async def _read(self) -> None:
         async with _connected(self._stats) as (reader, self._writer):
-            if (lab := self._lab()) is not None:
-                await self.set_lab(lab)
+            await self.set_lab(self._lab())
             while (raw := await _line(reader)) != b"":
                 if self._take(raw):
                     self._changed()

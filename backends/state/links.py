@@ -22,6 +22,10 @@ class Lab(Value, frozen=True, kw_only=True):
     """Bandwidth in 10⁶ bytes per second; 0 leaves it as it is."""
     seed: int = 1
 
+    @property
+    def is_on(self) -> bool:
+        return bool(self.latency_ms or self.jitter_ms or self.rate_mb_s)
+
 
 class LinkCommand(Value, frozen=True, kw_only=True):
     """One RPC command on one link; times are request sent to reply received."""

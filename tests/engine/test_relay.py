@@ -87,12 +87,15 @@ def test_relays_measure_alone_and_in_pairs_as_configured(
     bad = user.run("lab", "set", "worker1", "--latency", "soon", code=2)
     assert "20ms" in bad.stderr
     alone = user.ask(QUESTION)
+    user.run("links", "slow", "worker1", "--latency", "1ms")
     user.run("config", "set", "pair", "always")
     status = user.json(*up)
     assert status["measured"]["mismatches"] == []
     assert names(user) == OURS | HEADS | BESIDE
     assert modes(user) == ["pair", "pair"]
     assert user.ask(QUESTION) == alone
+    labs = [link["lab"] and link["lab"]["latency_ms"] for link in status["links"]]
+    assert labs == [1.0, None], "a lab is of the links, whatever is launched on them"
     user.run(*up, "--relay", "single")
     assert names(user) == OURS | HEADS
     assert "pair = never" in user.status()["links"][0]["why"]

@@ -137,7 +137,8 @@ async def slow_link(
 ) -> dict[str, Any]:
     """Simulate a slower link to a worker.
 
-    LINK is the name of a worker, or all.
+    LINK is the name of a worker, or all. It stays so, whatever is launched next, until
+    links reset or down.
     """
     wanted = Lab(
         latency_ms=quantity(latency, MS, "20ms"),

@@ -24,6 +24,7 @@ from backends.state import (
     Plan,
     Preview,
 )
+from backends.units import format_lab
 from tui.cli.command import options
 from tui.cli.down import end_cluster
 from tui.cli.output import emit_json, say
@@ -85,6 +86,12 @@ async def serve(
         if as_json:
             emit_json(cluster_json(serving))
         say(f"Serving {serving.api_url}; {measured_text(serving)}.")
+        if slowed := [
+            f"{link.worker} {format_lab(link.lab)}"
+            for link in serving.links
+            if link.lab
+        ]:
+            say(f"Simulated limits stay: {', '.join(slowed)} (links reset).")
         if not detach:
             say("Ctrl-C stops the cluster.")
             await until_ended(serving, snapshots)

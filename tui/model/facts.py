@@ -64,7 +64,7 @@ def device_marks(plan: Plan | None, marks: Sequence[str]) -> dict[str, int]:
 
 def is_off(lab: Lab | None) -> bool:
     """True if a lab changes nothing."""
-    return lab is None or not (lab.latency_ms or lab.jitter_ms or lab.rate_mb_s)
+    return lab is None or not lab.is_on
 
 
 def warnings(snapshot: ClusterSnapshot | None, *, short: bool = False) -> list[str]:

@@ -58,17 +58,30 @@ from tests.unit.planning.machines import (
 
 async def test_same_plan_with_other_settings_is_another_goal(tmp_path: Path) -> None:
     api = ApiSettings(wait_s=300, drain_s=60)
-    goal = Goal(generation=4, plan=plan_on("local"), api=api)
+    goal = Goal(generation=4, plan=plan_on("bob"), api=api)
     known = Record(goal=goal, served_since=5.0, secret="5a", server="7@1.0")
     cluster = Stage(tmp_path, known).cluster
     lab = Lab(latency_ms=10)
-    assert await cluster.want(plan_on("local"), api=api, lab=lab) == goal
-    assert cluster.links.lab_of("w") == lab
+    assert await cluster.want(plan_on("bob"), api=api, lab=lab) == goal
+    assert cluster.links.lab_of("bob") == lab
     other = msgspec.structs.replace(api, port=8123)
-    assert (await cluster.want(plan_on("local"), api=other)).api == other
+    assert (await cluster.want(plan_on("bob"), api=other)).api == other
     record = Journal(tmp_path / "default.json").load()
     assert (record.secret, record.server) == ("5a", "7@1.0")
     assert record.before == goal
+
+
+async def test_a_lab_stays_for_later_launches_and_controllers_until_a_stop(
+    tmp_path: Path,
+) -> None:
+    slow, goal = Lab(latency_ms=10), Goal(generation=1, plan=plan_on("bob"))
+    first = Stage(tmp_path, Record(goal=goal, labs={"bob": slow}))
+    await first.cluster.want(plan_on("ada", "bob"))
+    cluster = Stage(tmp_path).cluster
+    assert cluster.links.asked_labs == {"bob": slow}
+    await cluster.want(None)
+    await cluster.want(plan_on("bob"))
+    assert cluster.links.asked_labs == {}
 
 
 async def test_a_plan_asked_for_while_it_is_compared_is_no_part_of_that(
@@ -78,7 +91,8 @@ async def test_a_plan_asked_for_while_it_is_compared_is_no_part_of_that(
     api, slow = ApiSettings(wait_s=300, drain_s=60), Lab(latency_ms=10)
     before = Baseline(plan=plan_on("local"), api=api, labs={"w": slow})
     goal = Goal(generation=4, plan=plan_on("bob"), api=api)
-    cluster = Stage(tmp_path, Record(goal=goal, goes_back_to=before)).cluster
+    known = Record(goal=goal, goes_back_to=before, labs=before.labs)
+    cluster = Stage(tmp_path, known).cluster
     asked = {"api": api, "goes_back_to": before}
     assert await cluster.want(plan_on("bob"), **asked) == goal  # type: ignore[arg-type]
     assert (await cluster.want(plan_on("bob"), api=api)).generation == 5

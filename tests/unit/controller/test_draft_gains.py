@@ -27,7 +27,7 @@ async def pass_ms(stage: Stage) -> float:
 async def test_a_lab_makes_the_passes_longer(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     plain_ms = await pass_ms(stage)
-    stage.context.links.begin_with(LAB)
+    stage.context.links.asked_labs = {"ada": LAB}
     assert await pass_ms(stage) >= plain_ms + 2 * LAB.latency_ms
     # The relays know best.
     stage.store.update(links=(Link(worker="ada"),))

@@ -195,12 +195,12 @@ async def relay_at(socket: Path) -> AsyncIterator[list[Lab | None]]:
         yield labs
 
 
-SLOW, SLOWER = Lab(rate_mb_s=20), Lab(rate_mb_s=10)
+SLOW, SLOWER, NO_LIMIT = Lab(rate_mb_s=20), Lab(rate_mb_s=10), Lab()
 
 
 async def test_a_launch_loads_behind_its_lab(tmp_path: Path) -> None:
     links = links_of()
-    links.begin_with(SLOW)
+    links.asked_labs = {"w": SLOW}
     async with relay_at(tmp_path / "s") as labs:
         follow(links, tmp_path / "s")
         await until(lambda: labs, "a line at the relay")
@@ -208,15 +208,25 @@ async def test_a_launch_loads_behind_its_lab(tmp_path: Path) -> None:
     assert labs == [SLOW]
 
 
-@pytest.mark.parametrize("changed", [None, SLOWER])
+async def test_a_relay_that_is_used_again_forgets_a_lab_of_before(
+    tmp_path: Path,
+) -> None:
+    async with relay_at(tmp_path / "s") as labs:
+        links = following(tmp_path / "s")
+        await until(lambda: labs, "a line at the relay")
+        await links.unfollow()
+    assert labs == [None]
+
+
+@pytest.mark.parametrize("changed", [NO_LIMIT, SLOWER])
 async def test_a_load_after_that_is_behind_the_lab_as_it_was_changed(
-    changed: Lab | None, tmp_path: Path
+    changed: Lab, tmp_path: Path
 ) -> None:
     async def sockets() -> dict[str, Path]:
         return {"w": tmp_path / "s"}
 
     links = links_of()
-    links.begin_with(SLOW)
+    links.asked_labs = {"w": SLOW}
     async with relay_at(tmp_path / "s") as labs:
         await links.put_labs(sockets)
         follow(links, tmp_path / "s")
@@ -225,19 +235,19 @@ async def test_a_load_after_that_is_behind_the_lab_as_it_was_changed(
         await until(lambda: len(labs) == 3, "the other lab at the relay")
         await links.unfollow()
         await links.put_labs(sockets)
-    assert labs == [SLOW, SLOW, changed, *([changed] if changed else [])]
+    assert labs == [SLOW, SLOW, changed, *([changed] if changed != NO_LIMIT else [])]
 
 
 async def test_what_runs_goes_on_with_another_lab(tmp_path: Path) -> None:
     links = links_of()
-    links.begin_with(SLOW)
+    links.asked_labs = {"w": SLOW}
     async with relay_at(tmp_path / "s") as labs:
         follow(links, tmp_path / "s")
         await until(lambda: labs, "the lab at the relay")
-        await links.go_on_with(SLOWER)
+        await links.ask_for({"w": SLOWER})
         await until(lambda: labs == [SLOW, SLOWER], "the other lab at the relay")
         await links.unfollow()
     follow(links, tmp_path / "gone")
-    await links.go_on_with(SLOW)
+    await links.ask_for({"w": SLOW})
     assert links.lab_of("w") == SLOW
     await links.unfollow()

@@ -77,7 +77,8 @@ class LabScreen(ConsoleScreen):
 ## Lab
 
 Makes links **worse than they are**, live, in the relay: latency and jitter each way,
-and a bandwidth limit. The cluster goes on; clearing makes it as it was. What
+and a bandwidth limit. The cluster goes on; clearing makes it as it was. Links stay
+slow whatever is launched next, until they are cleared or the cluster is stopped. What
 `dllm-tui links slow` sets shows here as well.
 
 Drag a thumb, use the arrows, or press **{slider.set:or}**, type a
