@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from backends.gateway.api_shapes import Refusal, meanwhile, unavailable
 from backends.gateway.continuation import CannotResume
 from backends.gateway.control_messages import Mode, Target
+from backends.gateway.counters import Count
 from backends.gateway.reply import LOST, ClientLeft, ResponseWriter
 from backends.gateway.request import RESUMED_BYTES_MAX, BufferedRequest
 from backends.gateway.request_queue import STOPPED, Lost, Queue
@@ -72,16 +73,20 @@ class Proxy:
                 asked, reply, lambda target: self._pass_on(target, asked, reply)
             )
         except asyncio.CancelledError:
-            self.counters.add("left")
+            self._ended(asked, "left")
             raise
         except ClientLeft:
-            self.counters.add("left")
+            self._ended(asked, "left")
             return web.Response()
         except Refusal as refusal:
             self.counters.add("refused")
             return refusal.response(request)
-        self.counters.add("failed" if reply.broken else "passed")
+        self._ended(asked, "failed" if reply.broken else "passed")
         return response
+
+    def _ended(self, asked: BufferedRequest, how: Count) -> None:
+        if asked.wants_answer:
+            self.counters.add(how)
 
     async def _resumable(self, asked: BufferedRequest) -> ResumableStream | None:
         try:

@@ -35,6 +35,11 @@ SHAPED = (
 """Fields that change the events, or count from the beginning of an answer."""
 LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
 """The first that is given counts."""
+COUNTING = (
+    *("/tokenize", "/detokenize", "/apply-template"),
+    *("/count_tokens", "/input_tokens"),
+)
+"""How paths end where the model itself answers nothing."""
 RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)
 """Seeds that leave the draw to chance."""
 
@@ -187,6 +192,11 @@ class BufferedRequest:
     def is_work(self) -> bool:
         """True if it asks for something to be done, and so may wait for it."""
         return self.method not in ("GET", "HEAD", "OPTIONS")
+
+    @property
+    def wants_answer(self) -> bool:
+        """True unless it asks for tokens or their count alone."""
+        return not self.path.endswith(COUNTING)
 
     @property
     def wants_stream(self) -> bool:

@@ -411,7 +411,8 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     drains: bool = False
     """True if what comes waits until what is in flight has ended."""
     passed: int = 0
-    """Answered to the end, by whatever status."""
+    """Answered to the end, by whatever status. This and the next two leave out requests
+    that only count tokens."""
     failed: int = 0
     """Answered by the gateway with an error, or cut."""
     left: int = 0

@@ -221,6 +221,14 @@ async def test_a_client_that_leaves_ends_its_request() -> None:
         await stage.until(left=1, in_flight=0, passed=0)
 
 
+async def test_what_only_counts_tokens_is_no_answer() -> None:
+    async with serving(streaming(*WHOLE)) as stage:
+        for path in ("/tokenize", "/apply-template", "/v1/messages/count_tokens", CHAT):
+            async with stage.client.post(stage.url + path, json={}) as answer:
+                await answer.read()
+        await stage.until(passed=1, in_flight=0)
+
+
 @pytest.mark.parametrize("pieces", [WHOLE, WHOLE[:1]])
 async def test_a_stream_that_breaks_off_ends_by_an_error_event(
     pieces: tuple[bytes, ...],
