@@ -128,6 +128,7 @@ def remarks(
     """
     found = (
         model.caveat,
+        _no_template(plan, model),
         _head_idle(plan, model, machines),
         _on_the_cpu(plan),
         _fits_alone(plan, model, devices, protocol),
@@ -136,6 +137,15 @@ def remarks(
         _drafts_cross(plan),
     )
     return tuple(sentence for sentence in found if sentence)
+
+
+def _no_template(plan: Plan, model: ModelInfo) -> str:
+    if model.has_chat_template or plan.gives_chat_template:
+        return ""
+    return (
+        "The model has no chat template: llama-server writes chats in ChatML, which it "
+        "may not know. -- --chat-template gives another."
+    )
 
 
 def _head_idle(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> str:

@@ -291,6 +291,10 @@ class Plan(Value, frozen=True, kw_only=True, dict=True):
         """The worker of each device that is not the head's own."""
         return {device: w for w in self.workers for device in w.device_ids}
 
+    @property
+    def gives_chat_template(self) -> bool:
+        return any(arg.startswith("--chat-template") for arg in self.extra_args)
+
 
 class Fallback(Value, frozen=True, kw_only=True):
     """The plan that a cluster would go on with if it lost something."""

@@ -287,6 +287,7 @@ DEMO = ModelInfo(
     n_embd=256,
     n_vocab=4096,
     n_ctx_train=1024,
+    has_chat_template=True,
     layers=tuple(
         Layer(
             index=i,

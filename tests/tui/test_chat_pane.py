@@ -171,6 +171,8 @@ async def test_settings_are_applied_to_the_next_question() -> None:
         prompt = ChatMessage(role="system", content="Be brief.")
         assert app.asked[0].messages[0] == prompt
         assert app.pane.border_subtitle == "system prompt · own sampling"
+        app.pane.set_template(False)
+        assert "no chat template" in str(app.pane.border_subtitle)
         await answer(app, pilot, DONE)
         await pilot.press("escape")
         await opened()

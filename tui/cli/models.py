@@ -196,7 +196,8 @@ def _info_rows(info: ModelInfo) -> Iterator[tuple[str, str]]:
     if info.n_expert:
         yield "experts", f"{info.n_expert}, {info.n_expert_used} used"
     yield "context", f"{info.n_ctx_train} tokens trained"
-    yield "chat template", "yes" if info.has_chat_template else "no"
+    template = "yes" if info.has_chat_template else "none: chats are written in ChatML"
+    yield "chat template", template
     if info.unknown_types:
         names = ", ".join(info.unknown_types)
         yield "unknown types", f"{names} (sized by the gap to the next tensor)"

@@ -36,6 +36,7 @@ def model_of(layer_bytes: int = 1000, n_vocab: int = 8) -> ModelInfo:
         n_embd=8,
         n_vocab=n_vocab,
         n_ctx_train=1024,
+        has_chat_template=True,
         layers=tuple(Layer(index=i, bytes=layer_bytes) for i in range(12)),
         output_bytes=layer_bytes,
     )

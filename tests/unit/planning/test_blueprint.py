@@ -155,6 +155,15 @@ def test_it_holds_all_by_the_protocol_of_the_engine() -> None:
         assert any("alone would hold" in note for note in notes) == is_said
 
 
+@pytest.mark.parametrize("args", [(), ("--chat-template", "llama2")])
+def test_a_model_without_a_chat_template_is_told_unless_one_is_given(
+    args: tuple[str, ...],
+) -> None:
+    plan = replace(plan_for(PLAIN), extra_args=args)
+    notes = remarks(plan, replace(model_of(), has_chat_template=False), [], {})
+    assert any("no chat template" in note for note in notes) == (args == ())
+
+
 def test_layers_on_the_heads_cpu_are_told() -> None:
     plan = plan_for(WITH_GPU, counts=(3, 10))
     assert told(plan, WITH_GPU) == ("local/CPU computes the first 3 layers itself.",)

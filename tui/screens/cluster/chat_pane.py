@@ -251,6 +251,7 @@ class Composer(TextArea):
 COUNT_AFTER_S = 0.4
 """Without a key: then the model's tokenizer is asked."""
 AGAIN = "editing question %d · {chat.leave} cancels"
+NO_TEMPLATE = "no chat template: in ChatML"
 EMPTY_HINT = "No messages yet. {chat.settings}: system prompt, sampling."
 
 
@@ -311,6 +312,7 @@ class ChatPane(Widget):
         self.can_undo = False
         """Something was done that ``u`` takes back."""
         self._ready = self._returning = False
+        self._has_template = True
         self._ends = ""
         self._transcript = ChatTranscript(id="chat-transcript")
         self._unseen = Static(classes="chat-unseen", markup=False)
@@ -379,6 +381,11 @@ class ChatPane(Widget):
 
     def set_model(self, name: str) -> None:
         self._transcript.set_speaker(speaker_of(name))
+
+    def set_template(self, has_template: bool) -> None:
+        if has_template != self._has_template:
+            self._has_template = has_template
+            self._settle()
 
     def set_context(self, ctx_size: int) -> None:
         """Measure against a slot's context; 0 while nothing serves."""
@@ -543,6 +550,8 @@ class ChatPane(Widget):
         settings = [with_keys(self.app, self._ends)] if self._ends else []
         if (again := self._composer.again) is not None:
             settings.append(with_keys(self.app, AGAIN % (again + 1)))
+        if not self._has_template:
+            settings.append(NO_TEMPLATE)
         if conversation.system.strip():
             settings.append("system prompt")
         if conversation.sampling != Sampling():

@@ -153,6 +153,7 @@ class ClusterScreen(ConsoleScreen):
         self.live.show(self._facts(snapshot))
         self.token.show(snapshot)
         self.chat.set_context(slot_context(snapshot))
+        self.chat.set_template(has_template(snapshot))
         self.peers.peer_list.fallbacks = {
             one.lost: fallback_text(one, snapshot.plan) for one in snapshot.fallbacks
         }
@@ -412,6 +413,14 @@ def _set_rows(widget: Widget, rule: str, rows: int | None) -> None:
     # Textual arranges the screen again for each None, also where none was set.
     if rows is not None or widget.styles.inline.has_rule(rule):
         setattr(widget.styles, rule, rows)
+
+
+def has_template(snapshot: ClusterSnapshot) -> bool:
+    """Return false if what runs writes chats without a template of its own."""
+    plan, model = snapshot.plan, snapshot.model
+    if plan is None or model is None:
+        return True
+    return model.has_chat_template or plan.gives_chat_template
 
 
 def slot_context(snapshot: ClusterSnapshot) -> int:

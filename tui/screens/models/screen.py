@@ -205,7 +205,7 @@ def _facts(info: ModelInfo) -> Iterable[Content]:
     if info.n_expert:
         yield fact("experts", f"{info.n_expert}, {info.n_expert_used} used at a time")
     if not info.has_chat_template:
-        yield fact("template", "none: chat may read oddly")
+        yield fact("template", "none: chats are written in ChatML")
     if info.unknown_types:
         yield fact("unknown", ", ".join(info.unknown_types))
 
