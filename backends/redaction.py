@@ -41,6 +41,8 @@ _SECRET_MEMBER = re.compile(
 )
 WORDS = frozenset({"text", "reasoning", "question", "system", "name", "title"})
 """Members of a chat that a person or a model wrote."""
+RACE_WORDS = frozenset({"prompt", "pieces"})
+"""The same of a race."""
 _SIGN = re.compile(r"\S")
 COVER = "·"
 
@@ -85,15 +87,19 @@ def without_keys(value: Any) -> Any:
     return value
 
 
-def without_words(value: Any) -> Any:
-    """A chat's JSON with every sign that was written covered; spaces stay."""
+def without_words(value: Any, written: frozenset[str] = WORDS) -> Any:
+    """JSON with every sign of its ``written`` members covered; spaces stay."""
     if isinstance(value, dict):
         return {
-            name: _SIGN.sub(COVER, one)
-            if name in WORDS and isinstance(one, str)
-            else without_words(one)
+            name: _covered(one) if name in written else without_words(one, written)
             for name, one in value.items()
         }
     if isinstance(value, list | tuple):
-        return [without_words(one) for one in value]
+        return [without_words(one, written) for one in value]
     return value
+
+
+def _covered(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_covered(one) for one in value]
+    return _SIGN.sub(COVER, value) if isinstance(value, str) else value

@@ -81,6 +81,7 @@ replay.beginning     | home                 | app.skip(-1000000)  | beginning   
 replay.end           | end                  | app.skip(1000000)   | end           | !    | The end
 replay.next_mark     | right_square_bracket | app.skip_to_mark(1) | mark          | !+[] | The next event, answer or fault
 replay.previous_mark | left_square_bracket  | app.skip_to_mark(-1) | previous mark | !   | The previous event, answer or fault
+replay.race          | V                    | app.race            | race          | !    | Show the newest race up to this moment
 replay.faster        | greater_than_sign    | app.run_faster(1)   | speed         | !+<> | Twice as fast
 replay.slower        | less_than_sign       | app.run_faster(-1)  | slower        | !    | Half as fast
 
@@ -436,6 +437,8 @@ PLACES = {
 FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 
 
+_HARMLESS = frozenset({"slider.cancel", "lab.export", "lab.end_sweep"})
+"""Of the Lab's; a sweep that ends there is one's own, or of a replay."""
 ACTING = frozenset(
     {
         *(
@@ -451,7 +454,9 @@ ACTING = frozenset(
         *(
             action.id
             for action in ACTIONS
-            if action.area in {"lab", "slider"} and "focus_slider" not in action.action
+            if action.area in {"lab", "slider"}
+            and "focus_slider" not in action.action
+            and action.id not in _HARMLESS
         ),
     }
 )

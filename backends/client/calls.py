@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
@@ -155,14 +156,17 @@ class ControllerConnection:
         kind: type[F],
         applied: Callable[[F, S | None], S],
         framed: Callable[[S, None], F],
+        asked: object = None,
     ) -> AsyncGenerator[S, None]:
         """States as they change: each frame is ``applied`` to the state before.
 
-        A state is ``framed`` as a whole where it is recorded.
+        A state is ``framed`` as a whole where it is recorded. What is ``asked`` for
+        is work that ends when nobody follows it.
         """
         last: S | None = None
+        method = "GET" if asked is None else "POST"
         try:
-            async with aclosing(self.stream("GET", target, kind)) as frames:
+            async with aclosing(self.stream(method, target, kind, asked)) as frames:
                 async for frame in frames:
                     try:
                         last = now = applied(frame, last)
@@ -175,6 +179,10 @@ class ControllerConnection:
             self._ended(target)
         except DllmError:
             self._ended(target)
+            raise
+        except (GeneratorExit, asyncio.CancelledError):
+            if asked is not None:
+                self._ended(target)
             raise
         finally:
             self.followed_now.pop(target, None)

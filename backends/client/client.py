@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from backends.client.calls import ControllerConnection
@@ -70,11 +70,20 @@ from backends.state.models import (
     Seeding,
     WorkerCache,
 )
-from backends.state.races import Race, RaceDelta, RaceRequest
+from backends.state.races import (
+    Race,
+    RaceDelta,
+    RaceRequest,
+    race_applied,
+    race_framed,
+)
 from backends.state.sweeps import Sweep, SweepRequest
 
 if TYPE_CHECKING:
     from backends.client.flight_recorder import FlightRecorder
+
+
+T = TypeVar("T")
 
 
 class NoSuchChat(DllmError):
@@ -386,7 +395,7 @@ class ControllerClient:
         """The same, again with every second."""
         target = self._of("/v1/usage/stream")
         after = UsageReport.after
-        return self._connection.followed(target, UsageReport, after, _whole_report)
+        return self._connection.followed(target, UsageReport, after, _as_told)
 
     async def restart_process(self, name: str, machine: str) -> ClusterSnapshot:
         """Have the controller start a process again, and what depends on it."""
@@ -410,18 +419,19 @@ class ControllerClient:
         asked = {"worker": worker, "lab": lab}
         return await self._post(self._of("/v1/lab"), ClusterSnapshot, asked)
 
-    async def race(self, asked: RaceRequest) -> AsyncGenerator[Race, None]:
+    def race(self, asked: RaceRequest) -> AsyncGenerator[Race, None]:
         """Race two plans; closing it goes back to what served before."""
-        now = Race.of(asked)
-        deltas = self._stream(self._of("/v1/race"), RaceDelta, asked)
-        async with contextlib.aclosing(deltas) as told:
-            async for delta in told:
-                now = now.after(delta)
-                yield now
+
+        def after(delta: RaceDelta, race: Race | None) -> Race:
+            return race_applied(delta, race or Race.of(asked))
+
+        target = self._of("/v1/race")
+        return self._connection.followed(target, RaceDelta, after, race_framed, asked)
 
     def sweep(self, asked: SweepRequest) -> AsyncGenerator[Sweep, None]:
         """Slow links step by step and measure; closing it puts the lab back."""
-        return self._stream(self._of("/v1/sweep"), Sweep, asked)
+        target = self._of("/v1/sweep")
+        return self._connection.followed(target, Sweep, _as_told, _as_told, asked)
 
     async def events(self, *, after: int = 0) -> tuple[Event, ...]:
         """The events of the last days, beyond an event's number, oldest first."""
@@ -683,5 +693,5 @@ class ModelsClient:
         return answer["freed_bytes"]
 
 
-def _whole_report(report: UsageReport, _: None) -> UsageReport:
-    return report
+def _as_told(told: T, _: object) -> T:
+    return told

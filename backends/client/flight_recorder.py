@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import msgspec
 
 from backends.errors import DllmError, UsageError
-from backends.redaction import LEFT_OUT, without_keys, without_words
+from backends.redaction import LEFT_OUT, RACE_WORDS, without_keys, without_words
 from backends.state import LogChunk, Value
 from backends.state.base import json_bytes
 
@@ -38,7 +38,9 @@ QUEUED_MAX = 4000
 """Entries that wait for a disk; beyond them the recording ends."""
 CHATS = "/v1/chats"
 LOGS = "/v1/logs/"
+RACES = "/v1/race"
 SNAPSHOTS = "/v1/snapshots"
+SWEEPS = "/v1/sweep"
 _KEPT = re.compile(
     r"GET /v1/(?:inspect|models|events|passes|chats|drafts|why|logs/[^/]+)"
     r"|POST /v1/(?:speeds|memory|best)"
@@ -195,6 +197,8 @@ class FlightRecorder:
             plain = msgspec.to_builtins(value)
             if not self.words and target.startswith(CHATS):
                 plain = without_quotes("", without_words(plain))
+            elif not self.words and target.startswith(RACES):
+                plain = without_quotes("", without_words(plain, RACE_WORDS))
             elif not self.words:
                 plain = without_quotes(target, plain)
             # Whoever records a chat wants its words as they are.

@@ -27,7 +27,9 @@ from backends.client.flight_recorder import (
     FORMAT,
     GZIP,
     LOGS,
+    RACES,
     SNAPSHOTS,
+    SWEEPS,
     UNPACKED_BYTES_MAX,
     EntryKind,
     RecordEntry,
@@ -48,6 +50,8 @@ from backends.state import (
     Value,
 )
 from backends.state.delta import Frame, applied
+from backends.state.races import Race, RaceDelta, race_applied
+from backends.state.sweeps import Sweep
 
 F = TypeVar("F", bound=Value)
 S = TypeVar("S")
@@ -242,6 +246,9 @@ class FlightRecord:
         for target, stream in self.streams.items():
             if target.startswith(CHATS):
                 yield from _answers_ended(stream)
+            for path, what in ((RACES, "race"), (SWEEPS, "sweep")):
+                if target.partition("?")[0] == path:
+                    yield from _work_marks(stream, what)
 
 
 def _answers_ended(stream: RecordedStream) -> Iterator[RecordMark]:
@@ -255,6 +262,16 @@ def _answers_ended(stream: RecordedStream) -> Iterator[RecordMark]:
             answering = going_on
         else:
             answering = answering or entry.kind is EntryKind.FRAME
+
+
+def _work_marks(stream: RecordedStream, what: str) -> Iterator[RecordMark]:
+    goes_on = False
+    for entry in stream.entries:
+        ends = entry.kind is EntryKind.END
+        if goes_on == ends:
+            text = f"a {what} {'ended' if ends else 'began'}"
+            yield RecordMark(entry.at_s, MarkKind.EVENT, text)
+        goes_on = not ends
 
 
 def _lines(file: Path) -> Iterator[bytes]:
@@ -365,6 +382,25 @@ class RecordPlayer(ReplayClock):
     def snapshots(self, after_s: float, to_s: float) -> Iterator[ClusterSnapshot]:
         return self.record.snapshots(after_s, to_s, self._cluster)
 
+    def race(self) -> tuple[Race | None, bool]:
+        return self._work(RACES, RaceDelta, race_applied)
+
+    def sweep(self) -> tuple[Sweep | None, bool]:
+        return self._work(SWEEPS, Sweep, lambda told, _: told)
+
+    def _work(
+        self, path: str, kind: type[F], applied: Callable[[F, S | None], S]
+    ) -> tuple[S | None, bool]:
+        """The newest work of a kind as it was then, and whether it went on."""
+        found = self.record.streams.get(f"{path}?cluster={self._cluster}")
+        stream = found or RecordedStream()
+        index = stream.index(self.position_s)
+        if index < 0:
+            return None, False
+        goes_on = stream.entries[index].kind is not EntryKind.END
+        # What it had come to stays after its end.
+        return stream.state(max(index - (not goes_on), 0), kind, applied), goes_on
+
 
 class ReplayConnection(ControllerConnection):
     """Answers from a record; refuses all that would act."""
@@ -421,7 +457,10 @@ class ReplayConnection(ControllerConnection):
         kind: type[F],
         applied: Callable[[F, S | None], S],
         framed: Callable[[S, None], F],
+        asked: object = None,
     ) -> AsyncGenerator[S, None]:
+        if asked is not None:
+            raise ReplayRefused
         stream = self._record.streams.get(target.partition("&holder=")[0])
         if stream is None:
             await asyncio.Event().wait()  # Nobody followed it: it stays silent.

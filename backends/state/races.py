@@ -88,10 +88,12 @@ class RaceSide(Value, frozen=True, kw_only=True):
         return self.stage in (RaceStage.DONE, RaceStage.FAILED)
 
 
-class RaceDelta(Value, frozen=True, kw_only=True):
+class RaceDelta(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A change of one side; fields that are None stay as they are."""
 
-    side: int = 0
+    whole: Race | None = None
+    """Instead of a change all so far: where a record begins anew."""
+    side: Annotated[int, Meta(ge=0, le=1)] = 0
     stage: RaceStage | None = None
     step: Step | None = None
     plan: Plan | None = None
@@ -135,3 +137,15 @@ class Race(Value, frozen=True, kw_only=True):
     def ended(self) -> bool:
         """True once both sides have an answer or a failure."""
         return all(side.ended for side in self.sides)
+
+
+def race_applied(delta: RaceDelta, race: Race | None) -> Race:
+    if delta.whole is not None:
+        return delta.whole
+    if race is None:
+        raise ValueError("a change of no race")
+    return race.after(delta)
+
+
+def race_framed(race: Race, _: None) -> RaceDelta:
+    return RaceDelta(whole=race)

@@ -19,7 +19,7 @@ from textual.widgets import OptionList
 import tui
 from backends.config import Setting
 from backends.state import EventTone, Sampling
-from backends.state.races import Contestant, RaceRequest
+from backends.state.races import Contestant, Race, RaceRequest
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
@@ -88,7 +88,9 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     ),
     "quants": lambda app: QuantsDialog(app.cluster, "owner/name"),
     "raw json": lambda app: RawDialog(Raw("peer mini", people.MINI), "{}"),
-    "race": lambda _: RaceDialog(ScriptedCluster(), RACE, serves=True),
+    "race": lambda _: RaceDialog(
+        Race.of(RACE), ScriptedCluster().race(RACE), serves=True
+    ),
     "race setup": lambda _: RaceSetup(RACE.contestants, serves=True),
     "sampling": lambda app: SamplingDialog(ChatSettings("", Sampling())),
     "secret": lambda app: SecretDialog(people.MINI, people.PASSWORD),

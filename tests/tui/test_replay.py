@@ -10,16 +10,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from backends.client.record_player import FlightRecord, RecordPlayer
+from backends.client.flight_recorder import RACES, SWEEPS, EntryKind, RecordEntry
+from backends.client.record_player import FlightRecord, RecordedStream, RecordPlayer
 from backends.errors import DllmError
 from backends.paths import user_paths
 from backends.state import ClusterSnapshot, MarkKind
+from backends.state.races import Contestant, RaceRequest, race_framed
+from backends.state.sweeps import SweepRequest
 from tests.kit.console import Started
 from tests.tui.helpers import resize, screen_text, settled, toasts, until
 from tests.tui.pictures import Snap, seen
+from tests.tui.scripted import homelab
 from tui.app.replay_app import REFUSAL, ReplayApp
 from tui.model.trends import TrendTrack
 from tui.widgets.replay_bar import ReplayBar, moment
@@ -155,6 +160,54 @@ def test_curves_are_the_same_wherever_one_comes_from(player: RecordPlayer) -> No
     assert list(kept.rates.columns) == list(whole.rates.columns)
     assert any(kept.rates.columns)
     assert kept.workers["worker1"].series(1) == whole.workers["worker1"].series(1)
+
+
+async def with_race_and_sweep(player: RecordPlayer) -> None:
+    """Tell of a race in the second second of the record, of a sweep in the fourth."""
+    cluster, plans = homelab(), (Contestant(name="now"), Contestant(name="best"))
+    races = [one async for one in cluster.race(RaceRequest(contestants=plans))]
+    sweeps = [one async for one in cluster.sweep(SweepRequest())]
+    told: tuple[tuple[float, str, EntryKind, object], ...] = (
+        (1.0, RACES, EntryKind.WHOLE, race_framed(races[1], None)),
+        (2.0, RACES, EntryKind.WHOLE, race_framed(races[-1], None)),
+        (2.0, RACES, EntryKind.END, None),
+        (3.0, SWEEPS, EntryKind.WHOLE, sweeps[2]),
+        (4.0, SWEEPS, EntryKind.END, None),
+    )
+    for at_s, path, kind, value in told:
+        target = f"{path}?cluster={player.record.header.cluster}"
+        stream = player.record.streams.setdefault(target, RecordedStream())
+        content = msgspec.Raw(msgspec.json.encode(value))
+        stream.times.append(at_s)
+        stream.entries.append(RecordEntry(at_s, kind, target, "", content))
+
+
+async def test_a_race_and_a_sweep_are_shown_at_their_moments(
+    player: RecordPlayer, make_replay: Callable[..., ReplayApp]
+) -> None:
+    await with_race_and_sweep(player)
+    app = make_replay()
+    async with shown(app) as pilot:
+        await pilot.press("space", "V")
+        await until(pilot, lambda: toasts(app) == ["No race was run up to this moment"])
+        app.seek(1.5)
+        await until(pilot, lambda: "V shows it" in str(toasts(app)))
+        await pilot.press("V")
+        await until(pilot, lambda: "Air scatters." in screen_text(app))
+        assert "closes" in screen_text(app)
+        # The dialog goes on with the record.
+        player.seek(2.5)
+        await until(pilot, lambda: "B is 1.20 times as fast" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.screen.is_modal)
+        assert "cancelled" not in str(toasts(app))
+        await pilot.press("4")
+        app.seek(3.5)
+        await until(pilot, lambda: "step 3 of 11" in screen_text(app))
+        app.seek(4.5)
+        await until(pilot, lambda: "steps within" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "Sweep of" not in screen_text(app))
 
 
 # --- recording, from the console ----------------------------------------------------

@@ -107,6 +107,11 @@ class ReplayService(Protocol):
         """The snapshot of now; None while there was no controller."""
 
     def snapshots(self, after_s: float, to_s: float) -> Iterator[ClusterSnapshot]: ...
+    def race(self) -> tuple[Race | None, bool]:
+        """The newest race that had begun by now, and whether it goes on."""
+
+    def sweep(self) -> tuple[Sweep | None, bool]:
+        """The same of a sweep."""
 
 
 class ClusterService(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 from textual import on
@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from backends.errors import DllmError
 from backends.state import ClusterSnapshot, MarkKind
+from backends.state.races import Race
 from tui.actions import ACTING, ACTIONS, bindings, split_keys
 from tui.api.bridge import DRAW_INTERVAL_S
 from tui.api.services import ClusterService, ReplayService
@@ -64,6 +65,7 @@ class ReplayApp(DllmApp, inherit_bindings=False):
         self._track = TrendTrack(replay.snapshots)
         self._shown: ClusterSnapshot | None = None
         self._trouble = ""
+        self._racing = self._has_swept = False
         self._ticks: Timer | None = None
         super().__init__(
             cluster,
@@ -118,11 +120,46 @@ class ReplayApp(DllmApp, inherit_bindings=False):
             self._shown = snapshot
             self.editor.rewind(self._track.at(self._replay.position_s))
             self.take(snapshot)
+        self._show_race_and_sweep()
+
+    # --- races and sweeps ------------------------------------------------------------
+
+    def _show_race_and_sweep(self) -> None:
+        before, self._racing = self._racing, self._replay.race()[1]
+        if self._racing and not before and not self._bare:
+            self.tell("A race goes on: {replay.race} shows it", keep=False)
+        sweep, goes_on = self._replay.sweep()
+        if sweep is None and not self._has_swept:
+            return
+        # Imported when needed: most records have no sweep.
+        from tui.screens.lab.screen import LabScreen
+
+        self._has_swept = True
+        for screen in self._screens():
+            if isinstance(screen, LabScreen):
+                screen.show_recorded(sweep, goes_on=goes_on)
+
+    def action_race(self) -> None:
+        from tui.screens.cluster.race_dialog import RaceDialog
+
+        race, _ = self._replay.race()
+        if race is None:
+            self.tell("No race was run up to this moment", "warning", keep=False)
+        else:
+            self.push_screen(RaceDialog(race, self._race_states(), serves=None))
+
+    async def _race_states(self) -> AsyncGenerator[Race, None]:
+        goes_on = True
+        while goes_on:
+            race, goes_on = self._replay.race()
+            if race is not None:
+                yield race
+            await asyncio.sleep(DRAW_INTERVAL_S)
 
     # --- the scrubber ----------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("play", "skip", "skip_to_mark", "run_faster"):
+        if action in ("play", "skip", "skip_to_mark", "run_faster", "race"):
             # A dialog, or a text being typed, takes these keys.
             taken = self.screen.is_modal or takes_text(self.focused)
             return not (taken or self._bare)

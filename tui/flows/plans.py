@@ -218,6 +218,7 @@ class PlanFlows(Flow):
     async def race(self) -> None:
         """Choose two plans, and let them answer one prompt."""
         # Imported when needed: most sessions race nothing.
+        from backends.state.races import Race
         from tui.model.contestants import best_of, kept_of, offered
         from tui.screens.cluster.race_dialog import RaceDialog, RaceSetup
 
@@ -242,7 +243,8 @@ class PlanFlows(Flow):
         asked = await self._app.push_screen_wait(setup)
         if asked is not None:
             serves = runs_now(self._editor.snapshot) is not None
-            dialog = RaceDialog(self._cluster, asked, serves=serves)
+            states = self._cluster.race(asked)
+            dialog = RaceDialog(Race.of(asked), states, serves=serves)
             await self._app.push_screen_wait(dialog)
 
     async def share(self) -> None:

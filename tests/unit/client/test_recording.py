@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import signal
 import zlib
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.client.calls import ControllerConnection
 from backends.client.client import ControllerClient
 from backends.client.flight_recorder import FlightRecorder
 from backends.client.record_player import (
@@ -45,6 +47,16 @@ from backends.state import (
 )
 from backends.state.chats import chat_framed
 from backends.state.delta import framed
+from backends.state.races import (
+    Contestant,
+    Race,
+    RaceDelta,
+    RaceFigures,
+    RacePiece,
+    RaceRequest,
+    RaceStage,
+    race_framed,
+)
 from tests.kit.examples import FEW_OR_MANY
 from tests.kit.full_disk import little_room
 from tests.unit.state.scene import busy_scene
@@ -236,6 +248,11 @@ def test_without_words_no_word_gets_into_it(tmp_path: Path) -> None:
     recorder = recorder_in(tmp_path, clock, words=False)
     tell(recorder, clock, [scene(0)])
     tell_chat(recorder, clock)
+    race = Race.of(RACE)
+    for delta in DELTAS:
+        race = race.after(delta)
+        recorder.frame("/v1/race", delta, partial(race_framed, race, None))
+        clock.now_s += 5.0
     log = "prompt: Quirinus\n"
     chunk = LogChunk(name="llama-server", text=log, offset=0, next_offset=len(log))
     recorder.answer("GET", "/v1/logs/llama-server?offset=0&limit=99", None, chunk)
@@ -254,6 +271,61 @@ def test_without_words_no_word_gets_into_it(tmp_path: Path) -> None:
     turn = chat["conversation"]["turns"][0]
     assert turn["question"] == "··· ·· ·········"
     assert turn["replies"][0]["text"] == "····· · ·········"
+
+
+# --- races and sweeps ---------------------------------------------------------------
+
+RACE = RaceRequest(
+    contestants=(Contestant(name="now"), Contestant(name="best")),
+    prompt="Who is Quirinus?",
+)
+DELTAS = (
+    RaceDelta(stage=RaceStage.ANSWERING, pieces=(RacePiece(0.1, "Quite"),)),
+    RaceDelta(pieces=(RacePiece(0.2, " a Question."),)),
+    RaceDelta(stage=RaceStage.DONE, figures=RaceFigures(tok_per_s=9.0, tokens=2)),
+)
+
+
+class RaceTeller(ControllerConnection):
+    async def stream(
+        self, method: str, target: str, kind: type[Any], body: object = None
+    ) -> AsyncGenerator[Any, None]:
+        assert (method, body) == ("POST", RACE)
+        for delta in DELTAS:
+            yield delta
+
+
+async def test_a_race_is_as_it_was_and_stays_when_it_is_over(
+    paths: Paths, tmp_path: Path
+) -> None:
+    clock = Time()
+    recorder = recorder_in(tmp_path, clock)
+    client = ControllerClient(paths, connection=RaceTeller(paths))
+    client.record(recorder)
+    told = []
+    # Who leaves the first one ends it.
+    for n_states in (2, 3):
+        race = client.race(RACE)
+        for _ in range(n_states):
+            told.append(await anext(race))
+            clock.now_s += 1.0
+        await race.aclose()
+        clock.now_s += 1.0
+    recorder.close()
+    player = RecordPlayer(FlightRecord.read(recorder.file))
+    seen = []
+    for second in range(7):
+        player.seek(second + 0.5)
+        seen.append(player.race())
+    last = told[1], told[4]
+    states = [*told[:2], last[0], *told[2:], last[1]]
+    goes_on = [True, True, False, True, True, True, False]
+    assert seen == [*zip(states, goes_on, strict=True)]
+    assert told[4].sides[0].text == "Quite a Question."
+    marks = [(mark.at_s, mark.text.split()[-1]) for mark in player.marks]
+    assert marks == [(0, "began"), (2, "ended"), (3, "began"), (6, "ended")]
+    with pytest.raises(ReplayRefused):
+        await anext(player.client(paths).race(RACE))
 
 
 # --- a disk, and a client -----------------------------------------------------------

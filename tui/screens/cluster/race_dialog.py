@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 from textual import events, on, work
@@ -27,7 +27,6 @@ from backends.state.races import (
 )
 from backends.units import format_percent, format_seconds, format_speed
 from tui.actions import bindings
-from tui.api.services import ClusterService
 from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
 from tui.model.contestants import side_title
@@ -288,16 +287,15 @@ before serves again, also if this console is killed.
     """
 
     def __init__(
-        self, cluster: ClusterService, asked: RaceRequest, *, serves: bool
+        self, race: Race, states: AsyncGenerator[Race, None], *, serves: bool | None
     ) -> None:
         super().__init__()
-        self._cluster = cluster
+        self._states = states
         self._serves = serves
-        """True if something serves now, and will again."""
-        self._asked = asked
-        self._race = Race.of(asked)
+        """True if something serves now, and will again; None in a replay."""
+        self._race = race
         self._drawing = Throttle(self, REDRAWN_S, self._draw)
-        self._prompt = Static(safe_line(asked.prompt), id="race-prompt", markup=False)
+        self._prompt = Static(safe_line(race.prompt), id="race-prompt", markup=False)
         self._panes = tuple(map(SidePane, NAMES, self._race.sides))
         self._verdict = Static(id="race-verdict", markup=False)
         self._over = False
@@ -307,7 +305,8 @@ before serves again, also if this console is killed.
         self._began = 0.0
 
     def compose(self) -> ComposeResult:
-        with self.frame("Race", ("race.close", "cancels")):
+        does = "closes" if self._serves is None else "cancels"
+        with self.frame("Race", ("race.close", does)):
             yield self._prompt
             with Container(id="race-sides"):
                 yield from self._panes
@@ -323,7 +322,7 @@ before serves again, also if this console is killed.
     @work(group="race", exclusive=True, exit_on_error=False)
     async def _run(self) -> None:
         try:
-            async with aclosing(self._cluster.race(self._asked)) as states:
+            async with aclosing(self._states) as states:
                 async for self._race in states:
                     self._drawing.ask()
         except DllmError as error:
@@ -345,7 +344,11 @@ before serves again, also if this console is killed.
         race = self._race
         if self._failed:
             return self._failed
+        if not race.ended and self._over:
+            return "The race was broken off."
         if not race.ended:
+            if self._serves is None:
+                return ""
             again = "What serves now serves again afterwards."
             return again if self._serves else NOTHING_AFTERWARDS
         said = f"{verdict_of(race).text}."
@@ -374,7 +377,7 @@ before serves again, also if this console is killed.
         self._draw()
 
     def action_cancel(self) -> None:
-        if not self._over:
+        if not self._over and self._serves is not None:
             self.workers.cancel_group(self, "race")
             served = "what served before serves again"
             then = served if self._serves else "nothing serves, as before"

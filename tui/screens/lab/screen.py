@@ -132,6 +132,7 @@ the speed without a draft under the same lab, once both were measured.
         self._forecast = forecast
         self._cluster = cluster
         self._sweep: Sweep | None = None
+        self._recorded: Sweep | None = None
         self._sweeping = False
         self._wishes = LabWishes(time.monotonic)
         self._told: tuple[str | None, Lab | None] = (None, None)
@@ -342,6 +343,14 @@ the speed without a draft under the same lab, once both were measured.
             resubtitle(self._sweep_pane, hint)
             self._sweep_said.update(safe_line(progress_text(sweep)))
         self.refresh_bindings()
+
+    def show_recorded(self, sweep: Sweep | None, *, goes_on: bool) -> None:
+        """Show the sweep of a record, until another is told of."""
+        if sweep is not None and not goes_on:
+            sweep = replace(sweep, measuring=None)
+        if sweep != self._recorded:
+            self._recorded = sweep
+            self._show_sweep(sweep)
 
     def action_end_sweep(self) -> None:
         """Stop the sweep, which puts the lab back; else leave its result."""
