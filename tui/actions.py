@@ -217,11 +217,12 @@ log.save     | S                    | screen.save         | save         | +    
 log.pager    | P                    | screen.pager        | pager        |      | Read the whole log in your pager ($PAGER)
 log.follow   | end,G                | follow              | follow       | +End | Go to the newest line and follow
 log.first    | home,g               | scroll_home         | first        |      | The oldest line held
-log.up       | up,k                 | scroll_up           | up           |      | A line up
-log.down     | down,j               | scroll_down         | down         |      | A line down
+log.up       | up,k                 | select(-1)          | up           |      | Select the line above
+log.down     | down,j               | select(1)           | down         |      | Select the line below; below the newest follow the log again
+log.whole    | enter                | whole_line          | whole line   | +⏎   | Show the selected line whole
 log.left     | left,h               | sideways(-1)        | left         |      | Move sideways
 log.right    | right,l              | sideways(1)         | right        |      | Move sideways
-log.unfilter | escape               | screen.unfilter     | show all     |      | Remove the filter, then the level
+log.unfilter | escape               | screen.unfilter     | show all     |      | Leave the selected line, then remove the filter, then the level
 
 filter.clear | escape | clear | clear | + | Remove the filter
 

@@ -277,6 +277,38 @@ async def test_long_lines_are_moved_wrapped_and_selected(cluster: LogCluster) ->
         await until(pilot, lambda: app.view.virtual_size.height == 4)
 
 
+async def test_a_line_is_selected_copied_and_shown_whole(cluster: LogCluster) -> None:
+    cluster.logs["llama-server"] = lines(0, 200) + "x" * 100 + " the end\n"
+    async with shown(cluster) as (app, pilot, view):
+        await until(pilot, lambda: view.following and len(view.lines) == 201)
+        await pilot.press("down")
+        assert view.pointed is None, "there is none below the newest"
+        await pilot.press("up")
+        assert view.pointed == view.lines[200]
+        assert not view.following
+        await until(pilot, lambda: "▸x" in screen_text(app))
+        assert "the end" not in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: "the end" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.screen.is_modal)
+        await pilot.press(*["k"] * 30, "y")
+        assert app.clipboard == line(170).rstrip()
+        await until(pilot, lambda: "▸0.02.050.000 I line 170" in screen_text(app))
+        # New lines do not move it; a line out of sight is left for one in sight.
+        cluster.logs["llama-server"] += lines(201, 210)
+        await until(pilot, lambda: len(view.lines) == 210)
+        assert view.pointed == line(170).rstrip()
+        view.scroll_home(animate=False, immediate=True)
+        await pilot.press("j")
+        assert view.pointed == line(0).rstrip()
+        await pilot.press("escape")
+        assert (view.pointed, app.backs) == (None, 0)
+        view.scroll_end(animate=False, immediate=True)
+        await pilot.press("up", "down")
+        assert (view.pointed, view.following) == (None, True)
+
+
 async def test_saving_writes_the_whole_log_and_says_where(
     cluster: LogCluster, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""To read: help, events with their evidence, and the JSON of one thing."""
+"""To read: help, events with their evidence, a line of a log, and JSON."""
 
 from __future__ import annotations
 
@@ -255,6 +255,23 @@ they were then. The log itself may have gone on since.
         for said in event.evidence if event else ():
             text.append(f"\n  {safe_line(said)}", palette.dim)
         return text
+
+
+class WholeLineDialog(Dialog[None]):
+    BINDINGS = bindings("dialog", "reading")
+
+    def __init__(self, log: str, text: str) -> None:
+        super().__init__()
+        self._log = log
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        keys = ("reading.copy", "copies"), ("dialog.cancel", "closes")
+        with self.frame(f"Line of {self._log}", *keys, box=VerticalScroll):
+            yield Static(self._text, markup=False)
+
+    def copyable(self) -> Copyable:
+        return Copyable("the line", self._text)
 
 
 def _raw(happening: Happening | None) -> Raw | None:

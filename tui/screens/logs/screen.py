@@ -123,7 +123,6 @@ class LogsScreen(ConsoleScreen):
         & #log-none { padding: 1 2; color: $dim; display: none; }
         & #log-area { height: 1fr; }
         & ContentSwitcher { height: 1fr; }
-        & LogView { padding: 0 0 0 1; }
         &.-empty {
             & #log-tabs, & #log-area { display: none; }
             & #log-none { display: block; }
@@ -332,6 +331,8 @@ class LogsScreen(ConsoleScreen):
         self._filter_bar.open()
 
     def action_unfilter(self) -> None:
+        if self._view is not None and self._view.leave_line():
+            return
         if self._filter_bar.text:
             self._filter_bar.action_clear()
         elif self._status.level is not LogLevel.DEBUG:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -12,7 +13,7 @@ from rich.style import Style
 from rich.text import Text
 from textual import work
 from textual.cache import LRUCache
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -28,6 +29,8 @@ from tui.widgets.text_search import TextRow
 
 LINES_AT_ONCE = 1000
 """Laid out before others have their turn: some milliseconds."""
+GUTTER_CELLS = 1
+"""Before each row, for the sign of the selected line."""
 SIDE_STEP = 8
 """Cells a step sideways moves."""
 
@@ -50,7 +53,9 @@ class LogView(ScrollView, can_focus=True):
 
 The last 20 000 lines of one process, as it writes them.
 
-- **{log.up} {log.down}** and the page keys look back: new lines no longer move the text
+- **{log.up} {log.down}** select a line, and new ones no longer move the text:
+  **{app.copy}** then copies that line and **{log.whole:or}** shows all of it; the page
+  keys look back
 - **{log.follow:short}** goes to the newest line and follows again
 - **{log.filter}** keeps only lines with a text; a text that begins with a slash is a
   pattern: `/load.*ms`
@@ -75,6 +80,7 @@ The last 20 000 lines of one process, as it writes them.
         "log--debug",
         "log--match",
         "log--mark",
+        "log--cursor",
     }
 
     DEFAULT_CSS = """
@@ -88,6 +94,7 @@ The last 20 000 lines of one process, as it writes them.
         & > .log--error { color: $bad; }
         & > .log--debug { color: $dim; }
         & > .log--match { color: $primary; text-style: bold underline; }
+        & > .log--cursor { color: $primary; text-style: bold; }
         & > .log--mark { color: $dim; text-style: italic; }
     }
     """
@@ -113,6 +120,8 @@ The last 20 000 lines of one process, as it writes them.
         self._next: LogRows | None = None
         """Rows being laid out for another filter or width."""
         self._seen_end = 0
+        self._cursor: int | None = None
+        """The number of the selected line; it holds the log where it is."""
         self._marks: set[int] = set()
         self._strips: LRUCache[TextRow, Strip] = LRUCache(512)
 
@@ -137,11 +146,27 @@ The last 20 000 lines of one process, as it writes them.
 
     @property
     def subject(self) -> str:
-        return f"Log of {self.title}"
+        return f"{'Log' if self.pointed is None else 'Line'} of {self.title}"
+
+    @property
+    def subject_region(self) -> Region:
+        """The selected line, on the screen; else the whole log."""
+        if not (rows := self._pointed_rows):
+            return self.region
+        y = self.region.y + rows.start - self.scroll_offset.y
+        return Region(self.region.x, y, self.region.width, len(rows))
+
+    @property
+    def pointed(self) -> str | None:
+        """The selected line."""
+        rows = self._pointed_rows
+        return self._buffer[self._rows[rows.start].line] if rows else None
 
     def copyable(self) -> Copyable:
         if selected := self.screen.get_selected_text():
             return Copyable(what="the selection", text=selected)
+        if self.pointed is not None:
+            return Copyable(what=f"a line of the {self.title} log", text=self.pointed)
         shown = "\n".join(self._buffer[number] for number in self._rows.line_numbers())
         return Copyable(what=f"the {self.title} log", text=shown)
 
@@ -151,6 +176,7 @@ The last 20 000 lines of one process, as it writes them.
 
     def clear(self) -> None:
         """Forget every line; filter, level and width stay."""
+        self.leave_line()
         before = self._next or self._rows
         self._buffer = LogBuffer()
         self._rows, self._next = LogRows(self._buffer), None
@@ -209,11 +235,11 @@ The last 20 000 lines of one process, as it writes them.
 
     @property
     def _fold_width(self) -> int | None:
-        width = self.scrollable_content_region.width
-        return max(width, 8) if self.folded and width else None
+        width = self.scrollable_content_region.width - GUTTER_CELLS
+        return max(width, 8) if self.folded and width > 0 else None
 
     def _settle(self) -> None:
-        width = 0 if self.folded else self._rows.widest
+        width = 0 if self.folded else self._rows.widest + GUTTER_CELLS
         self.virtual_size = Size(width, len(self._rows))
         if self.following:
             self._scroll_to_end()
@@ -222,10 +248,10 @@ The last 20 000 lines of one process, as it writes them.
 
     def render_line(self, y: int) -> Strip:
         scroll_x, scroll_y = self.scroll_offset
-        width = self.scrollable_content_region.width
+        width = self.scrollable_content_region.width - GUTTER_CELLS
         index = scroll_y + y
         if index >= len(self._rows):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width + GUTTER_CELLS, self.rich_style)
         row = self._rows[index]
         # Nothing is kept of a selection, which changes with each move of the mouse.
         selecting = self.text_selection is not None
@@ -242,7 +268,17 @@ The last 20 000 lines of one process, as it writes them.
                 self._strips[row] = whole
         strip = whole.crop_extend(scroll_x, scroll_x + width, self.rich_style)
         strip = strip.apply_offsets(scroll_x + row.start, row.line)
-        return self._mark_cuts(strip, scroll_x, whole.cell_length)
+        strip = self._mark_cuts(strip, scroll_x, whole.cell_length)
+        return self._mark_cursor(strip, row)
+
+    def _mark_cursor(self, strip: Strip, row: TextRow) -> Strip:
+        gutter = Segment(" ", self.rich_style)
+        if row.line == self._cursor:
+            bold = Segment.apply_style(strip, post_style=Style(bold=True))
+            strip = Strip(bold, strip.cell_length)
+            if row.start == 0:
+                gutter = Segment("▸", self.rich_style + self._partial("cursor"))
+        return Strip.join([Strip([gutter], GUTTER_CELLS), strip])
 
     def _mark_cuts(self, strip: Strip, scroll_x: int, length: int) -> Strip:
         width = strip.cell_length
@@ -294,6 +330,59 @@ The last 20 000 lines of one process, as it writes them.
         super().notify_style_update()
         self._strips.clear()
 
+    # --- a selected line --------------------------------------------------
+
+    @property
+    def _pointed_rows(self) -> range:
+        """The rows of the selected line; none where a filter leaves it out."""
+        if self._cursor is None:
+            return range(0)
+        first = bisect_left(self._rows, self._cursor, key=lambda row: row.line)
+        end = bisect_right(self._rows, self._cursor, first, key=lambda row: row.line)
+        return range(first, end)
+
+    def action_select(self, by: int) -> None:
+        """Select the line above or below; below the newest follow the log again."""
+        if by > 0 and self.following:
+            return
+        top, height = self.scroll_offset.y, self.scrollable_content_region.height
+        seen = range(top, min(top + height, len(self._rows)))
+        pointed = self._pointed_rows
+        if pointed and (pointed.start in seen or pointed.stop - 1 in seen):
+            at = pointed.stop if by > 0 else pointed.start - 1
+        else:  # There is none, or it is out of sight.
+            at = seen.start if by > 0 else seen.stop - 1
+        if at >= len(self._rows):
+            self.action_follow()
+        elif at >= 0:
+            self._cursor = self._rows[at].line
+            self.following = False
+            rows = self._pointed_rows
+            y = min(max(top, rows.stop - height), rows.start)
+            self.scroll_to(y=y, animate=False, immediate=True, force=True)
+            self.refresh_bindings()
+            self.refresh()
+
+    def leave_line(self) -> bool:
+        """Have no line selected any more; False if none was."""
+        if self._cursor is None:
+            return False
+        self._cursor = None
+        self.following = self.scroll_offset.y >= self.max_scroll_y
+        self.refresh_bindings()
+        self.refresh()
+        return True
+
+    def action_whole_line(self) -> None:
+        # Imported when needed, like all dialogs.
+        from tui.dialogs.help_and_events import WholeLineDialog
+
+        if self.pointed is not None:
+            self.app.push_screen(WholeLineDialog(self.title, self.pointed))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "whole_line" or self.pointed is not None
+
     # --- scrolling --------------------------------------------------------
 
     def watch_folded(self) -> None:
@@ -308,7 +397,7 @@ The last 20 000 lines of one process, as it writes them.
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        self.following = round(new_value) >= self.max_scroll_y
+        self.following = self._cursor is None and round(new_value) >= self.max_scroll_y
 
     def on_resize(self) -> None:
         rows = self._next or self._rows
@@ -324,6 +413,7 @@ The last 20 000 lines of one process, as it writes them.
         self.scroll_relative(x=direction * SIDE_STEP, animate=False, force=True)
 
     def action_follow(self) -> None:
+        self.leave_line()
         self.following = True
         self._settle()
 
