@@ -37,6 +37,7 @@ from tui.dialogs.help_and_events import (
     EvidenceDialog,
     HelpDialog,
     RawDialog,
+    WholeLineDialog,
     keys_of,
 )
 from tui.dialogs.invite import InviteDialog
@@ -78,6 +79,7 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "invite": lambda app: InviteDialog(app.cluster, (), app.clock),
     "jump": lambda app: JumpDialog([], app.size),
     "launch": lambda app: LaunchDialog(app.editor, app.cluster, launch_form(app)),
+    "log line": lambda _: WholeLineDialog("worker1", "Starting RPC server"),
     "line": lambda app: LineDialog("Name", "", "a name", ""),
     "menu": lambda app: MenuDialog(app.screen, []),
     "model": lambda app: ModelPicker(app.cluster),

@@ -258,6 +258,11 @@ they were then. The log itself may have gone on since.
 
 
 class WholeLineDialog(Dialog[None]):
+    HELP = """\
+## Line
+
+The selected line of a log, from its first character to its last.
+"""
     BINDINGS = bindings("dialog", "reading")
 
     def __init__(self, log: str, text: str) -> None:
