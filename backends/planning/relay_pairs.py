@@ -86,7 +86,7 @@ def alone_by_plan(plan: Plan, worker: WorkerSpec) -> str:
     if plan.pair is PairMode.NEVER:
         return "pairs are turned off (pair = never)"
     if plan.pair is PairMode.AUTO and worker.peer == plan.head:
-        return "same machine as the head, no network"
+        return "no network in between"
     return ""
 
 

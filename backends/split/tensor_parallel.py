@@ -48,7 +48,7 @@ def by_tensor(problem: SplitProblem, by_layers: Forecast) -> PartsPlan:
     if best.tok_per_s < GAIN_MIN * by_layers.tok_per_s:
         speeds = f"{format_speed(best.tok_per_s)}, by layers "
         speeds += format_speed(by_layers.tok_per_s)
-        return PartsPlan(None, f"not worth it: {costs}: {speeds}")
+        return PartsPlan(None, f"not worth it: {speeds}; {costs}")
     whole = with_idle(plan.split, devices(problem.plan.split))
     return PartsPlan(replace(plan, split=whole), costs, best)
 

@@ -126,7 +126,7 @@ def test_the_head_lacks_layers() -> None:
     [
         (plan(4, N - 3, relay=False), "relays are turned off"),
         (plan(4, N - 3, pair=PairMode.NEVER), "pairs are turned off"),
-        (plan(4, N - 3, worker=HERE), "same machine as the head"),
+        (plan(4, N - 3, worker=HERE), "no network in between"),
         (plan(4, N - 3, worker=BARE), "somebody else started its rpc-server"),
     ],
 )

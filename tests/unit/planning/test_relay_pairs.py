@@ -53,7 +53,7 @@ def test_every_worker_alone_has_a_reason() -> None:
     def why(worker: WorkerSpec, mode: PairMode = PairMode.AUTO) -> str:
         return alone_by_plan(plan(mode), worker)
 
-    assert why(OWN) == "same machine as the head, no network"
+    assert why(OWN) == "no network in between"
     assert why(BOB, PairMode.NEVER) == "pairs are turned off (pair = never)"
     for mode in PairMode:
         assert why(BARE, mode).startswith("somebody else started its rpc-server")

@@ -44,7 +44,7 @@ def test_where_the_link_is_nothing_it_wins() -> None:
 @pytest.mark.parametrize(
     ("there", "says"),
     [
-        (site(rtt_ms=2), "not worth it: 26 trips a token"),
+        (site(rtt_ms=2), "tok/s; 26 trips a token, and "),
         (near()._replace(pins=parse_pins(["a/CUDA0>=1"])), "pins are about whole"),
         (near(rooms_gib=(64, 0.4, 0.4)), "have no room"),
         (
