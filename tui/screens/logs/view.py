@@ -334,7 +334,7 @@ The last 20 000 lines of one process, as it writes them.
 
     @property
     def _pointed_rows(self) -> range:
-        """The rows of the selected line; none where a filter leaves it out."""
+        # None where a filter leaves the line out.
         if self._cursor is None:
             return range(0)
         first = bisect_left(self._rows, self._cursor, key=lambda row: row.line)
