@@ -11,6 +11,7 @@ from backends.state import (
     Failure,
     MeasuredSplit,
     PeerState,
+    RolledBack,
     Speed,
     StepState,
 )
@@ -108,6 +109,13 @@ WRONG = replace(
     scenes.homelab_serving(), measured=MeasuredSplit(layers=(), mismatches=(MISMATCH,))
 )
 
+WITHOUT_IT = "mini is gone: went on without it"
+BACK = replace(
+    scenes.homelab_serving(),
+    message="The launch failed (no memory): back to the plan before it",
+    rolled_back=RolledBack(generation=2, failure=Failure(what="no memory")),
+)
+
 
 def test_verdicts() -> None:
     for snapshot, tone, part in (
@@ -115,6 +123,9 @@ def test_verdicts() -> None:
         (scenes.demo_starting(), "dim", "launching"),
         (scenes.demo_failed(), "warn", "not running yet"),
         (WRONG, "bad", MISMATCH),
+        (replace(WRONG, message=WITHOUT_IT), "bad", MISMATCH),
+        (replace(scenes.homelab_serving(), message=WITHOUT_IT), "warn", WITHOUT_IT),
+        (BACK, "warn", "the last launch failed, this went on: no memory"),
     ):
         editor = editor_of(snapshot)
         found = verdict(editor.edit, editor.plan, editor.snapshot)

@@ -201,7 +201,16 @@ def verdict(
         what = differences(plan, running) or "other machines"
         relaunch = f"changed: {{cluster.launch}} relaunches, {UNDOES} · {what}"
         return PlanVerdict(relaunch, "warn")
-    return _measured(edit, snapshot)
+    measured = _measured(edit, snapshot)
+    return _trouble(snapshot) or measured if measured.tone == "ok" else measured
+
+
+def _trouble(snapshot: ClusterSnapshot) -> PlanVerdict | None:
+    """Why this runs, where nobody asked for it as it is."""
+    if back := snapshot.rolled_back:
+        why = back.failure.what
+        return PlanVerdict(f"the last launch failed, this went on: {why}", "warn")
+    return PlanVerdict(snapshot.message, "warn") if snapshot.message else None
 
 
 def _measured(edit: Edit, snapshot: ClusterSnapshot) -> PlanVerdict:
