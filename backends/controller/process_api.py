@@ -76,7 +76,7 @@ class ProcessApi:
         asked = await body(request, ProcessRequest)
         if asked.name in WHOLE:
             raise UsageError(
-                f"The {asked.name} looks after all others: it is not restarted or "
+                f"The {asked.name} belongs to no cluster: it is not restarted or "
                 "killed alone",
                 WHOLE[asked.name],
             )

@@ -236,6 +236,10 @@ async def test_keys_describe_restart_and_kill_what_is_pointed_at(
         await pilot.press("G", "r", "y")
         await until(pilot, lambda: scripted.called("restart_process"))
         assert scripted.called("restart_process") == [("worker1", "mini")]
+        # What is not ended alone is refused without a question.
+        await pilot.press("k", "K")
+        await until(pilot, lambda: len(scripted.called("kill_process")) == 2)
+        assert scripted.called("kill_process")[1] == ("controller", LOCAL, 4711)
         assert isinstance(app.screen, MachinesScreen)
         # Behind another screen nobody asks.
         await pilot.press("5")

@@ -19,6 +19,7 @@ from tui.cli.output import Column, Table, emit_json, redraw_screen, say
 from tui.model.process_words import (
     TAIL_BYTES,
     age_of,
+    belongs_to_cluster,
     cpu_text,
     ending_text,
     kill_question,
@@ -160,7 +161,7 @@ async def kill_process(
 ) -> dict[str, str]:
     """Kill a process at once; if it is needed it starts again."""
     process = _found(await client.usage(), name, peer)
-    if not yes:
+    if not yes and belongs_to_cluster(process):
         _require_agreed(process)
     await client.kill_process(name, process.peer, process.pid)
     say(f"{name} was killed; see dllm-tui status.")

@@ -14,6 +14,7 @@ from backends.state import (
     LogChunk,
     MachineUsage,
     ProcessInfo,
+    ProcessRole,
     ProcessState,
     UsageSample,
 )
@@ -109,6 +110,11 @@ def events_of(process: ProcessInfo, events: Iterable[Event]) -> list[Event]:
 def last_lines(chunk: LogChunk) -> list[str]:
     """The last lines of a piece of a log, without a rest that it begins with."""
     return chunk.text.splitlines()[bool(chunk.offset) :][-TAIL_LINES:]
+
+
+def belongs_to_cluster(process: ProcessInfo) -> bool:
+    """False of the controller and of agents: without a log, and not ended alone."""
+    return process.role not in (ProcessRole.CONTROLLER, ProcessRole.AGENT)
 
 
 def restart_question(process: ProcessInfo) -> str:

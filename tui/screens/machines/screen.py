@@ -16,14 +16,15 @@ from tui.api.services import ClusterService
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable, LogWanted, Raw
-from tui.dialogs.dialog import confirm
+from tui.dialogs.dialog import ChoiceDialog, confirm
 from tui.model.process_words import (
     TAIL_BYTES,
+    belongs_to_cluster,
     kill_question,
     last_lines,
     restart_question,
 )
-from tui.screens.machines.table import ProcessDialog, ProcessTable, has_log
+from tui.screens.machines.table import ProcessDialog, ProcessTable
 from tui.screens.machines.usage import SPANS_S, UsageView
 from tui.widgets.inputs import FilterBar
 from tui.widgets.panes import BALANCED, PaneLayout, PaneRow
@@ -165,7 +166,7 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
         console = console_of(self)
         events = await self._cluster.events()
         tail: list[str] = []
-        if has_log(process):
+        if belongs_to_cluster(process):
             chunk = await self._cluster.read_log(process.name, -TAIL_BYTES, TAIL_BYTES)
             tail = last_lines(chunk)
         dialog = ProcessDialog(process, events, tail, console.clock())
@@ -183,15 +184,21 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
         if process is not None and callable(work):
             console_of(self).open(work(process), group="process")
 
+    async def _agreed(self, process: ProcessInfo, dialog: ChoiceDialog) -> bool:
+        """The answer; what cannot be done anyway is not asked, but refused below."""
+        if not belongs_to_cluster(process):
+            return True
+        return await console_of(self).push_screen_wait(dialog) == "yes"
+
     async def _restart(self, process: ProcessInfo) -> None:
         dialog = confirm("Restart?", restart_question(process), "Restart it", "y")
-        if await console_of(self).push_screen_wait(dialog) == "yes":
+        if await self._agreed(process, dialog):
             await self._cluster.restart_process(process.name, process.peer)
             console_of(self).tell(f"{process.name} is restarted")
 
     async def _kill(self, process: ProcessInfo) -> None:
         dialog = confirm("Kill?", kill_question(process), "Kill it", "y")
-        if await console_of(self).push_screen_wait(dialog) == "yes":
+        if await self._agreed(process, dialog):
             await self._cluster.kill_process(process.name, process.peer, process.pid)
             console_of(self).tell(f"{process.name} was killed")
 

@@ -12,13 +12,14 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import Static
 
-from backends.state import Event, ProcessInfo, ProcessRole, ProcessState
+from backends.state import Event, ProcessInfo, ProcessState
 from tui.actions import bindings
 from tui.app.messages import Copyable, Raw
 from tui.dialogs.dialog import Dialog
 from tui.model.finding import has_words
 from tui.model.process_words import (
     age_of,
+    belongs_to_cluster,
     command_text,
     cpu_text,
     memory_text,
@@ -202,7 +203,7 @@ left out), what happened to it in the last days, and the last lines of its log.
 
     @property
     def _has_log(self) -> bool:
-        return has_log(self._process)
+        return belongs_to_cluster(self._process)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "open_log" or self._has_log
@@ -237,8 +238,3 @@ left out), what happened to it in the last days, and the last lines of its log.
             if fact:
                 yield "" if label == before else label, fact
                 before = label
-
-
-def has_log(process: ProcessInfo) -> bool:
-    """Return true if its log can be read through the controller."""
-    return process.role not in (ProcessRole.CONTROLLER, ProcessRole.AGENT)
