@@ -99,5 +99,9 @@ async def test_it_stands_in_the_one_line_of_few_rows_between_answers(
         app.editor.learn_bottleneck(replace(found(), text=longer))
         told = "why  72 % worker1's compute  W does it"
         await until(pilot, lambda: told in text_of(live))
+        longer = longer.replace(";", ", slowed by the lab;")
+        app.editor.learn_bottleneck(replace(found(), text=longer))
+        await settled(pilot)
+        assert told in text_of(live)
         app.editor.learn_bottleneck(None)
         await until(pilot, lambda: "pass p50" in text_of(live))

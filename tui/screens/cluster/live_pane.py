@@ -325,7 +325,9 @@ class WhyLine(StripWidget):
         told = self.found.text.partition(" (predicted")[0]
         part = told.partition(";")[0]
         short = re.sub(" of a (token|pass) is", "", part)
-        text = fitting((told, part, short), room)
+        text = fitting((told, part, short, short.partition(",")[0]), room)
+        if not text:
+            return []
         return [
             (label, self.palette.dim),
             (clip(text, room).rstrip(), self.palette.text),
