@@ -213,6 +213,8 @@ WRONG = (
 async def test_what_cannot_be_meant_is_said_under_its_field(started: Started) -> None:
     async with setting(started) as (pilot, app, dialog):
         texts = {row.key: row.field.value for row in dialog._rows}
+        assert "automatic" in dialog.query_one("#threads", Input).placeholder
+        assert not dialog.query_one("#slots", Input).placeholder
         for name, text, sentence in WRONG:
             await typed(pilot, name, text)
             assert sentence in complaint(dialog, name)
@@ -297,8 +299,11 @@ async def test_other_workers_are_the_controllers_to_deal_out(started: Started) -
         await opened(pilot)
         await typed(pilot, "workers", "4")
         await until(pilot, lambda: "No room for 4 workers" in screen_text(app))
-        await closed(pilot, "escape")
+        assert "asking for a split" not in screen_text(app)
         assert plan_of(app) == plan
+        del cluster.errors["propose"]
+        await closed(pilot, "f2")
+        assert len(plan_of(app).workers) == 4
 
 
 async def test_what_runs_otherwise_than_it_is_set_is_said(started: Started) -> None:

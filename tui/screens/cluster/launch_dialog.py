@@ -18,7 +18,7 @@ from tui.api.services import ClusterService
 from tui.dialogs.dialog import Dialog
 from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
-from tui.model.launch_form import FIELDS, LaunchForm
+from tui.model.launch_form import FIELDS, OPTIONAL, LaunchForm
 from tui.model.launch_settings import (
     LaunchSettings,
     excluded,
@@ -195,6 +195,8 @@ asked.
         if wrong:
             wrong[0].field.focus()
             return
+        if self._wanted is None:  # Asked in vain before.
+            self._read()
         self._applying = True
         if self._candidate is not None:
             self.dismiss(self._candidate)
@@ -252,7 +254,8 @@ asked.
                 )
             )
         except DllmError as error:
-            self._applying = False
+            self._applying, self._wanted = False, None
+            self._memory.update("memory: unknown")
             self._say(str(error), wrong=True)
             return
         self._show(with_threads_of(proposed, settings.applied(plan)))
@@ -296,7 +299,8 @@ def _field(name: str, text: str) -> Input | OptionStrip:
         return OptionStrip(STRIPS[name], text, id=name)
     if name in EXAMPLES:
         return LineInput(text, placeholder=EXAMPLES[name], id=name)
-    return NumberInput(text, placeholder="automatic", id=name)
+    placeholder = "automatic" if name in OPTIONAL else ""
+    return NumberInput(text, placeholder=placeholder, id=name)
 
 
 def _memory_text(edit: Edit | None) -> str:
