@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import re
+import sys
 from collections.abc import AsyncGenerator, Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -447,6 +452,31 @@ def test_a_bug_is_a_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
     err = capsys.readouterr().err
     assert "KeyError" in err
     assert "\x1b" not in err
+
+
+class Disk(io.BytesIO):
+    is_full = False
+
+    def write(self, data: Any) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+def test_output_that_cannot_be_written_is_neither_a_bug_nor_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = Disk()
+    stdout = io.TextIOWrapper(disk, encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(main, "cli", lambda **_: show("✓ fein, für 1 µs"))
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert (ended.value.code, disk.getvalue()) == (0, b"? fein, f\xfcr 1 \xb5s\n")
+    disk.is_full = True
+    assert guarded(lambda: show("more")) == 1
+    disk.is_full = False
+    assert "Cannot write the output (No space left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -435,4 +435,7 @@ def _say(error: DllmError, code: int) -> int:
 
 
 def main() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding != "utf-8":
+        # What a locale has no character for is no reason to end.
+        sys.stdout.reconfigure(errors="replace")
     sys.exit(guarded(lambda: cli(standalone_mode=False, prog_name=PROGRAM)))

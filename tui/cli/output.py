@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from backends.errors import UsageError, disk_errors
+from backends.errors import DllmError, UsageError, disk_errors
 from backends.state import to_json
 from backends.writing import write_private
 from tui.widgets.safe_text import SafeStream, safe, safe_line
@@ -99,7 +99,14 @@ def _write(
     end: str = "\n",
     paint: Callable[[str], str] = str,
 ) -> None:
-    click.echo(f"{before}{paint(safe(text))}{end}", err=err, nl=False)
+    try:
+        click.echo(f"{before}{paint(safe(text))}{end}", err=err, nl=False)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if err:
+            raise
+        raise DllmError(f"Cannot write the output ({error.strerror})") from error
 
 
 def _escaped(character: str) -> str:
