@@ -84,7 +84,7 @@ def error_event(path: str, body: bytes) -> bytes:
 
 def cross_origin(request: web.BaseRequest) -> dict[str, str]:
     """Headers for browsers, as llama-server gives them."""
-    return {"ListenSettings-Control-Allow-Origin": request.headers.get("Origin", "")}
+    return {"Access-Control-Allow-Origin": request.headers.get("Origin", "")}
 
 
 def unavailable(request: web.BaseRequest, message: str) -> web.Response:
@@ -117,9 +117,9 @@ def meanwhile(request: web.BaseRequest, target: Target) -> web.Response | None:
             content_type="text/html",
             headers={
                 **cross_origin(request),
-                "ListenSettings-Control-Allow-Credentials": "true",
-                "ListenSettings-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
-                "ListenSettings-Control-Allow-Headers": "*",
+                "Access-Control-Allow-Credentials": "true",
+                "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+                "Access-Control-Allow-Headers": "*",
             },
         )
     if request.method not in ("GET", "HEAD"):
