@@ -350,16 +350,12 @@ class ControllerClient:
         asked = {"source": source, "settings": hub_settings()}
         return self._stream("/v1/models/get", Download, asked)
 
-    async def removal(
-        self, path: str, *, machine: str = LOCAL, lm_studio: bool = False
-    ) -> Removal:
-        asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
+    async def removal(self, path: str, *, machine: str = LOCAL) -> Removal:
+        asked = {"path": path, "machine": machine}
         return await self._post("/v1/models/removal", Removal, asked)
 
-    async def remove_model(
-        self, path: str, *, machine: str = LOCAL, lm_studio: bool = False
-    ) -> Removal:
-        asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
+    async def remove_model(self, path: str, *, machine: str = LOCAL) -> Removal:
+        asked = {"path": path, "machine": machine}
         return await self._post("/v1/models/remove", Removal, asked)
 
     def get_engine(self) -> AsyncGenerator[EngineProgress, None]:
@@ -662,25 +658,16 @@ class ModelsClient:
         asked = {"machine": machine, "directory": directory}
         return await self._post("/v1/models/cache", WorkerCache, asked)
 
-    async def leftovers(
-        self, *, machine: str, older_than_s: float, lm_studio: bool = False
-    ) -> Removal:
+    async def leftovers(self, *, machine: str, older_than_s: float) -> Removal:
         """The files that interrupted downloads left there, and those nobody uses."""
-        asked = {
-            "machine": machine,
-            "older_than_s": older_than_s,
-            "lm_studio": lm_studio,
-        }
+        asked = {"machine": machine, "older_than_s": older_than_s}
         return await self._post("/v1/models/leftovers", Removal, asked)
 
-    async def clean(
-        self, found: Removal, *, older_than_s: float, lm_studio: bool = False
-    ) -> Removal:
+    async def clean(self, found: Removal, *, older_than_s: float) -> Removal:
         """Delete leftovers that were found; what was deleted."""
         asked = {
             "machine": found.machine,
             "older_than_s": older_than_s,
-            "lm_studio": lm_studio,
             "paths": [file.path for file in found.files],
         }
         return await self._post("/v1/models/clean", Removal, asked)

@@ -74,8 +74,6 @@ class GetRequest(Value, frozen=True, kw_only=True):
 class RemovalRequest(Value, frozen=True, kw_only=True):
     path: str
     machine: str = LOCAL
-    lm_studio: bool = False
-    """Also if LM Studio manages it."""
 
 
 class LeftoversRequest(Value, frozen=True, kw_only=True):
@@ -83,7 +81,6 @@ class LeftoversRequest(Value, frozen=True, kw_only=True):
 
     machine: str = LOCAL
     older_than_s: float = DAY_S
-    lm_studio: bool = False
     paths: tuple[str, ...] = ()
     """The files that were shown; nothing else is deleted."""
 
@@ -226,19 +223,15 @@ class ModelApi:
 
     async def _removal(self, request: web.Request) -> web.Response:
         asked = await body(request, RemovalRequest)
-        return json_response(await self._planned(asked))
+        planned = self._removals.of_model(asked.machine, asked.path)
+        return json_response(await planned)
 
     async def _remove(self, request: web.Request) -> web.Response:
         asked = await body(request, RemovalRequest)
         what = f"deleted the model {printable(asked.path)} on {asked.machine}"
         with self._parts.recorder(request, asked.machine).tries(what):
-            removal = await self._planned(asked)
+            removal = await self._removals.of_model(asked.machine, asked.path)
             return json_response(await self._removals.carry_out(removal))
-
-    async def _planned(self, asked: RemovalRequest) -> Removal:
-        return await self._removals.of_model(
-            asked.machine, asked.path, lm_studio=asked.lm_studio
-        )
 
     async def _leftovers(self, request: web.Request) -> web.Response:
         asked = await body(request, LeftoversRequest)
@@ -256,7 +249,7 @@ class ModelApi:
 
     async def _left(self, asked: LeftoversRequest) -> Removal:
         return await self._removals.of_leftovers(
-            asked.machine, older_than_s=asked.older_than_s, lm_studio=asked.lm_studio
+            asked.machine, older_than_s=asked.older_than_s
         )
 
     async def _agent(self, machine: str) -> AgentSession:

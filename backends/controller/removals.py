@@ -35,15 +35,15 @@ class Removals:
     _catalogue: Catalogue
     _inventory: LocalInventory
 
-    async def of_model(self, machine: str, path: str, *, lm_studio: bool) -> Removal:
+    async def of_model(self, machine: str, path: str) -> Removal:
         await self._machines.reached([machine])
         agent = self._machines.get(machine).agent
         used = await self._used(machine)
-        found = await model_removal(agent, path, lm_studio=lm_studio, used=used)
+        found = await model_removal(agent, path, used=used)
         return replace(found, machine=machine)
 
     async def of_leftovers(
-        self, machine: str, *, older_than_s: float = DAY_S, lm_studio: bool = False
+        self, machine: str, *, older_than_s: float = DAY_S
     ) -> Removal:
         """Plan to delete there what interrupted work left, and what nobody uses."""
         await self._machines.reached([machine])
@@ -55,7 +55,6 @@ class Removals:
             agent,
             await self._folders(machine),
             older_than_s=older_than_s,
-            lm_studio=lm_studio,
             more=more,
             used=await self._used(machine),
         )

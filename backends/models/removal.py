@@ -31,7 +31,6 @@ RUN_S = 60.0
 PATHS_AT_ONCE = 200
 """Arguments of one program."""
 DAY_S = 86_400
-LM_STUDIO = "lmstudio"
 _LM_STUDIO_FOLDERS = ((".lmstudio", "models"), ("lm-studio", "models"))
 _HALF = {
     ".incomplete": "half download",
@@ -60,7 +59,6 @@ async def model_removal(
     host: MachineQueries,
     path: str,
     *,
-    lm_studio: bool = False,
     used: Mapping[str, str] = {},
 ) -> Removal:
     """Plan to delete a model: all its parts, and nothing that another one needs.
@@ -68,13 +66,12 @@ async def model_removal(
     Args:
         host: the machine.
         path: of any part there, absolute.
-        lm_studio: whether a file that LM Studio manages may be deleted.
         used: paths in use there, each with a sentence on who uses it.
     """
     given = PurePosixPath(path)
     (folder,) = await _real(host, [str(given.parent)])
     model = PurePosixPath(folder or given.parent) / given.name
-    await _require_ours(host, given, model, lm_studio=lm_studio)
+    await _require_ours(host, given, model)
     found = await host.find([str(model.parent)], whole=True)
     there = {file.path: file for file in found}
     parts = [str(part) for part in part_paths(model) if str(part) in there]
@@ -90,8 +87,6 @@ async def model_removal(
         folders = _folders_up_to(hub, doomed)
     elif places[0].is_link:
         kept = f"{printable(places[0].real)} stays: only a link to it is deleted."
-    elif _in_lm_studio(model):
-        folders = [str(model.parent), str(model.parent.parent)]
     notes = [f"{part}{ending}" for part in parts for ending in _BESIDE]
     doomed |= {note: "note" for note in notes if note in there}
     await _require_unused(host, doomed, used)
@@ -105,20 +100,18 @@ async def leftovers(
     folders: Iterable[Folder],
     *,
     older_than_s: float = DAY_S,
-    lm_studio: bool = False,
     more: Mapping[str, str] = {},
     used: Mapping[str, str] = {},
 ) -> Removal:
     """Plan to delete half downloads that nobody goes on with, and ``more``.
 
-    Ollama deletes its own. What LM Studio left is found if ``lm_studio``.
+    Ollama and LM Studio delete their own.
     ``more`` has paths and what they are; those in use are left out.
     """
     searched = [
         str(folder.path)
         for folder in folders
-        if folder.source not in ("ollama", "bundled")
-        and (lm_studio or folder.source != LM_STUDIO)
+        if folder.source not in ("ollama", "lmstudio", "bundled")
     ]
     every = await asyncio.gather(
         *(host.find(searched, depth=DEPTH_MAX, suffix=ending) for ending in _HALF)
@@ -161,7 +154,7 @@ async def remove(host: MachineQueries, removal: Removal) -> None:
 
 
 async def _require_ours(
-    host: MachineQueries, given: PurePosixPath, model: PurePosixPath, *, lm_studio: bool
+    host: MachineQueries, given: PurePosixPath, model: PurePosixPath
 ) -> None:
     """Refuse what belongs to another program, or to ours."""
     if str(MODEL_PATH.parent) in (str(given.parent), str(model.parent)):
@@ -180,10 +173,9 @@ async def _require_ours(
             f"{printable(model.name)} is no GGUF file",
             "dllm-tui models list names some.",
         )
-    if not lm_studio and (_in_lm_studio(given) or _in_lm_studio(model)):
+    if _in_lm_studio(given) or _in_lm_studio(model):
         raise UsageError(
-            f"LM Studio manages {printable(model.name)}",
-            "Delete it there, or say --lm-studio to delete the file itself.",
+            f"LM Studio manages {printable(model.name)}", "Delete it with LM Studio."
         )
 
 

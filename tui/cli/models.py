@@ -440,7 +440,6 @@ async def copy_model(
 
 # --- rm and prune --------------------------------------------------------------------
 
-LM_STUDIO = ("--lm-studio", bool, "Delete files that LM Studio manages too.")
 DELETE = ("--delete", bool, "Delete them; otherwise only list them.")
 PEER = ("--peer", Name("peers"), "Machine; local is this one.", LOCAL)
 
@@ -475,24 +474,22 @@ def _removal_json(removal: Removal) -> dict[str, Any]:
 @options(
     ("--peer", Name("peers"), "Delete the copy on this peer; local is this machine."),
     DELETE,
-    LM_STUDIO,
 )
 async def remove_model(
     client: ControllerClient,
     model: str,
     peer: str | None,
     delete: bool,
-    lm_studio: bool,
 ) -> Removal:
     """Delete a model: all its parts.
 
     Without --delete it only lists what would go. In the cache of Hugging Face, bytes
     that another snapshot links to stay. A model that a cluster uses is refused, and so
-    are those of Ollama (ollama rm).
+    are those of Ollama (ollama rm) and LM Studio.
     """
     machine, path = await _copy_at(client, model, peer or LOCAL)
     act = client.remove_model if delete else client.removal
-    return await act(path, machine=machine, lm_studio=lm_studio)
+    return await act(path, machine=machine)
 
 
 async def _copy_at(
@@ -514,24 +511,21 @@ async def _copy_at(
 @options(
     ("--older-than days", click.IntRange(1), "Only files so many days old.", 1),
     DELETE,
-    LM_STUDIO,
     PEER,
 )
 async def prune_models(
-    client: ControllerClient, peer: str, days: int, delete: bool, lm_studio: bool
+    client: ControllerClient, peer: str, days: int, delete: bool
 ) -> Removal:
     """Delete half downloads, cached headers and unused sparse copies.
 
     Without --delete it only lists what would go. A sparse copy goes only if the whole
-    model is known here or on a peer. Ollama deletes its own half downloads.
+    model is known here or on a peer. Ollama and LM Studio delete their own.
     """
     age_s = float(days * DAY_S)
-    found = await client.models.leftovers(
-        machine=peer, older_than_s=age_s, lm_studio=lm_studio
-    )
+    found = await client.models.leftovers(machine=peer, older_than_s=age_s)
     if not delete or not found.files:
         return found
-    return await client.models.clean(found, older_than_s=age_s, lm_studio=lm_studio)
+    return await client.models.clean(found, older_than_s=age_s)
 
 
 # --- sparse --------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class House:
 
     async def may_delete(self, path: Path) -> bool:
         try:
-            await self.removals.of_model(LOCAL, str(path), lm_studio=False)
+            await self.removals.of_model(LOCAL, str(path))
         except UsageError as error:
             return "in use: the cluster lab runs it, or is to" not in error.what
         return True
@@ -100,7 +100,7 @@ async def test_no_model_of_a_cluster_is_deleted(house: House) -> None:
 
 async def test_deleted_is_deleted_and_found_no_more(house: House) -> None:
     model = write_gguf(house.models / "m.gguf")
-    planned = await house.removals.of_model(LOCAL, str(model), lm_studio=False)
+    planned = await house.removals.of_model(LOCAL, str(model))
     assert not planned.deleted
     assert model.exists()
     assert (await house.removals.carry_out(planned)).deleted

@@ -210,16 +210,14 @@ async def test_what_is_not_ours_is_refused(agent: AgentSession, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("folder", [".lmstudio/models", ".cache/lm-studio/models"])
-async def test_lm_studio_only_on_a_word(
+async def test_models_of_lm_studio_are_left_to_it(
     agent: AgentSession, tmp_path: Path, folder: str
 ) -> None:
     model = tmp_path / folder / "org" / "repo" / "m.gguf"
     model.parent.mkdir(parents=True)
     write_gguf(model)
-    with pytest.raises(UsageError, match="--lm-studio"):
+    with pytest.raises(UsageError, match="LM Studio manages"):
         await model_removal(agent, str(model))
-    await remove(agent, await model_removal(agent, str(model), lm_studio=True))
-    assert left(tmp_path / folder) == []
 
 
 async def test_a_file_that_cannot_be_deleted_is_told(
@@ -263,8 +261,6 @@ async def test_half_downloads_are_no_models_and_are_leftovers(
     write_gguf(tmp_path / "models" / "whole.gguf")
     assert [one.name for one in await search(agent, folders)] == ["whole"]
     assert await paths(agent, folders) == sorted(str(tmp_path / h) for h in HALVES)
-    studio = await paths(agent, folders, lm_studio=True)
-    assert set(studio) - set(await paths(agent, folders)) == {str(tmp_path / OTHERS[0])}
     used = {str(tmp_path / HALVES[3]): "a cluster"}
     assert str(tmp_path / HALVES[3]) not in await paths(agent, folders, used=used)
     found = await leftovers(agent, folders)
