@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -69,3 +69,25 @@ def kill_until_none(find: Callable[[], list[psutil.Process]]) -> None:
         return not found
 
     wait_until(none_is_left, "the end of all that was killed")
+
+
+def exists(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill_family_of(run_dir: Path) -> None:
+    kill_all(family_of(run_dir))
+
+
+def family_of(run_dir: Path) -> Iterator[psutil.Process]:
+    """Processes that carry a directory of this folder in their environment."""
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get("DLLM_PROCESS_DIR", "")
+        except (psutil.Error, OSError):
+            continue
+        if mark.startswith(f"{run_dir}{os.sep}"):
+            yield process

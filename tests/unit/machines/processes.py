@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
-import psutil
-
 from backends.machines.agent import ProcessRecord, ProcessSpec
 from backends.state import ProcessRole
-from tests.kit.processes import kill_all
 from tests.kit.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from backends.machines.agent import AgentSession
 
 POLL_S = 0.005
@@ -110,24 +103,3 @@ async def wait_ended(agent: AgentSession, name: str = "p") -> None:
     while (record := await agent.record(name)) is not None and record.alive:
         assert time.monotonic() < deadline, "it did not end"
         await asyncio.sleep(POLL_S)
-
-
-def exists(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def kill_family_of(run_dir: Path) -> None:
-    kill_all(_family_of(run_dir))
-
-
-def _family_of(run_dir: Path) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        try:
-            mark = process.environ().get("DLLM_PROCESS_DIR", "")
-        except (psutil.Error, OSError):
-            continue
-        if mark.startswith(f"{run_dir}{os.sep}"):
-            yield process

@@ -17,8 +17,9 @@ from backends.machines import agent_channel
 from backends.machines.agent import AgentSession
 from backends.machines.agent_channel import BANNER_BYTES_MAX, Lines
 from backends.paths import relay_binary
+from tests.kit.processes import exists
 from tests.kit.waiting import until
-from tests.unit.machines.processes import SLEEPER, exists
+from tests.unit.machines.processes import SLEEPER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -18,9 +18,9 @@ import pytest
 from backends.errors import MachineError
 from backends.paths import relay_binary
 from backends.state import ProcessRole, ProcessState
+from tests.kit.processes import exists
 from tests.unit.machines.processes import (
     SLEEPER,
-    exists,
     known,
     shell,
     spec,

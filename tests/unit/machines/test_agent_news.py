@@ -17,11 +17,10 @@ import pytest
 
 from backends.machines.facts import MemoryInfo, MemoryLimit, device_of
 from backends.state import DeviceKind, ProcessState
-from tests.kit.processes import words_of
+from tests.kit.processes import exists, words_of
 from tests.kit.waiting import PATIENCE_S, until
 from tests.unit.machines.processes import (
     IGNORES_TERM,
-    exists,
     first_line,
     python,
     shell,

@@ -18,12 +18,12 @@ from backends.errors import DllmError, MachineError
 from backends.machines import agent as agent_host
 from backends.machines.agent import PRIVATE, AgentSession, ProcessSpec
 from backends.state import ProcessRole, ProcessState
+from tests.kit.processes import exists
 from tests.unit.machines.processes import (
     IGNORES_TERM,
     LEAVES_A_STRAY,
     SAYS_GOODBYE,
     SLEEPER,
-    exists,
     first_line,
     known,
     python,
