@@ -119,8 +119,7 @@ class ProcessRecord(Value, frozen=True, kw_only=True):
     log_path: str = ""
     rss_bytes: int | None = None
     cpu_ms: int | None = None
-    """Processor time since its start, of all its threads; an older helper tells none.
-    """
+    """Processor time since its start, of all its threads; None once it has ended."""
     digest: str = ""
     """Of the specification it was started from; empty when that is unknown."""
 

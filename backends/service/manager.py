@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from backends.client.start import dismiss
 from backends.controller.lock import lock_holder
@@ -43,29 +42,12 @@ class ServiceState(Value, frozen=True, kw_only=True):
     """True if it outlives logouts and begins at boot; None where nobody can tell."""
 
 
-class Manager(Protocol):
-    """A manager of one user's services.
+class Systemd:
+    """The user's services; installing and removing are fine where that is so already.
 
-    ``file`` has the service's description, and ``text`` makes that. ``install`` starts
-    the service now and from now on; ``remove`` ends it, and starts it no more. Both are
-    fine where that is so already, and raise a ``DllmError`` where the manager refuses.
+    A ``DllmError`` says why the manager refuses.
     """
 
-    name: str
-
-    @property
-    def file(self) -> Path: ...
-    def text(self, service: Service) -> str: ...
-    def install(self, service: Service) -> None: ...
-    def remove(self) -> None: ...
-    def state(self) -> ServiceState: ...
-
-
-def manager(name: str = CONTROLLER) -> Manager:
-    return Launchd(name) if sys.platform == "darwin" else Systemd(name)
-
-
-class Systemd:
     name = "systemd"
 
     def __init__(self, name: str = CONTROLLER) -> None:
@@ -166,6 +148,13 @@ class Launchd:
     @property
     def _target(self) -> str:
         return f"{self._domain}/{self._label}"
+
+
+Manager = Systemd | Launchd
+
+
+def manager(name: str = CONTROLLER) -> Manager:
+    return Launchd(name) if sys.platform == "darwin" else Systemd(name)
 
 
 def _lingers() -> bool | None:

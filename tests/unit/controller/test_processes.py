@@ -18,7 +18,7 @@ from backends.controller import processes as module
 from backends.controller.api import Api
 from backends.controller.clusters import Clusters
 from backends.controller.exit_reasons import failure_of
-from backends.controller.processes import ProcessBook, Usage, usage_of
+from backends.controller.processes import ProcessBook, usage_of
 from backends.machines.agent import ProcessRecord
 from backends.paths import Paths
 from backends.state import (
@@ -188,11 +188,6 @@ def test_memory_counts_in_whole_mib() -> None:
     told = usage_of(record(0, rss_bytes=5 * MIB + 4096), 1.0, None)
     assert told.rss_bytes == 5 * MIB
     assert usage_of(record(0, rss_bytes=None), 1.0, None).rss_bytes is None
-
-
-def test_a_helper_that_tells_no_time_tells_memory() -> None:
-    before = Usage(5 * MIB, None, None, 1.0)
-    assert usage_of(record(None), 6.0, before) == Usage(5 * MIB, None, None, 6.0)
 
 
 # --- What is told of a process that ended: the reason, and what to do about it ---

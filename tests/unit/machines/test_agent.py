@@ -441,24 +441,6 @@ async def test_a_client_renews_its_lease_in_time_even_after_silence(
     await agent.close()
 
 
-async def test_an_agent_that_knows_no_lease_is_asked_once() -> None:
-    asked: list[str] = []
-
-    def answer(request: dict[str, Any]) -> bytes:
-        asked.append(request["do"])
-        if request["do"] != "lease":
-            return ok(request, port=7)
-        error = {"kind": "bad_request", "message": "there is no verb 'lease'"}
-        return line({"id": request["id"], "error": error})
-
-    agent = leased(Scripted(answer), 0.01)
-    await agent.connect()
-    await asyncio.sleep(0.1)
-    assert await agent.free_port() == 7
-    assert asked == ["lease", "free_port"]
-    await agent.close()
-
-
 async def test_a_helper_of_another_version_is_to_be_set_up_again() -> None:
     error = {"kind": "bad_request", "message": "there is no verb 'free_port'"}
     agent = host_of(Scripted(lambda r: line({"id": r["id"], "error": error})))
