@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.kit.models import write_llama
-from tests.native.recording import FOLDER, Session
 from tests.native.stock import Cluster, free_port, start, wait_for_port, wait_until_up
-from tools.recordings.recorder import Recorder, save
+from tools.recordings.recorder import FOLDER, Recorder, Session, save
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,10 +25,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.kit.models import write_llama
-from tests.native.recording import FOLDER, REQUEST_HEADER_BYTES, Recording
-from tests.native.recording import Session as Recorded
 from tests.native.stock import engine, server, start_worker
-from tools.recordings.recorder import Recorder, save
+from tools.recordings.recorder import (
+    FOLDER,
+    REQUEST_HEADER_BYTES,
+    Recorder,
+    Recording,
+    save,
+)
+from tools.recordings.recorder import Session as Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

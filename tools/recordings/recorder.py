@@ -1,20 +1,55 @@
-"""A relay that only copies and remembers every byte, and writes what passed."""
+"""A relay that only copies and remembers every byte, and files of what passed."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import socket
 import struct
 import tarfile
 import threading
+from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Self
 
-from tests.native.recording import ABOUT, Recording, Session
-from tests.native.relaying import in_thread
+from tests.native.relaying import HELLO, in_thread
 
+FOLDER = Path(__file__).resolve().parents[2] / "tests/native/recordings"
+"""Of the tests of ``native/``, which replay them."""
+ABOUT = "about.json"
+REQUEST_HEADER_BYTES, REPLY_HEADER_BYTES = 9, 8
 BLOCK_BYTES = 1 << 20
+
+
+@dataclass
+class Recording:
+    """One connection: pieces in the order they passed, the client's marked ``up``."""
+
+    pieces: list[tuple[bool, bytes]] = field(default_factory=list)
+
+    def turns(self) -> list[tuple[bool, bytes]]:
+        turns = itertools.groupby(self.pieces, itemgetter(0))
+        return [(up, b"".join(part for _, part in group)) for up, group in turns]
+
+    def stream(self, up: bool) -> bytes:
+        return b"".join(part for way, part in self.pieces if way == up)
+
+
+@dataclass
+class Session:
+    """All that passed between a client and one worker, in order of the connections."""
+
+    about: dict[str, str]
+    recordings: list[Recording]
+
+    def protocol(self) -> str | None:
+        first = self.recordings[0]
+        if first.stream(up=True)[0] != HELLO:
+            return None
+        version = first.stream(up=False)[REPLY_HEADER_BYTES:][:3]
+        return ".".join(str(number) for number in version)
 
 
 class Recorder:
@@ -71,7 +106,7 @@ def copy(
 
 
 def save(session: Session, file: Path) -> None:
-    """Write the archive that ``Session.load`` reads."""
+    """Write the archive that the tests of ``native/`` unpack."""
     file.parent.mkdir(exist_ok=True)
     with tarfile.open(file, "w:xz") as archive:
         _add(archive, ABOUT, json.dumps(session.about, indent=1).encode())
