@@ -324,20 +324,6 @@ def test_an_ipv6_address_at_either_end(relay: Path, tmp_path: Path) -> None:
         peer.close()
 
 
-def test_a_client_without_hello_is_nobody_s_guard(head: Relay, worker: Worker) -> None:
-    """Passed on unread, and the snapshot claims no guard over it."""
-    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
-        client.sendall(request(99) * 2)
-        assert receive(peer, 18) == request(99) * 2
-        assert stats.snapshot(mode="plain")["guard"] == "off"
-    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
-        client.sendall(HELLO_REQUEST + ASK_MEMORY)
-        assert receive(peer, len(HELLO_REQUEST) + 1) == HELLO_REQUEST
-        peer.close()
-        assert receive(client, 1) == b""
-        assert "before the HELLO reply" in stats.snapshot(refused=1)["refused_reason"]
-
-
 # --- ``dllm-relay head --worker unix:PATH``: a worker behind a tunnel's socket ---
 
 BUFFER_BYTES = 1 << 16

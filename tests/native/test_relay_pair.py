@@ -15,65 +15,12 @@ import pytest
 from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.native.pairing import FarEnd, key_file
 from tests.native.relaying import (
-    HEAD,
     WORKER,
     Stats,
     Worker,
     run,
     running,
 )
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        (*WORKER, "--listen", "127.0.0.1:0"),
-        (*WORKER, "--listen", "0.0.0.0:0"),
-        (*HEAD, "--pair-dial", "localhost:80"),
-    ],
-)
-def test_nobody_meets_where_others_can_come_without_a_key(
-    relay: Path, args: tuple[str, ...]
-) -> None:
-    done = run(relay, *args)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "can be reached by others" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("option", ["--stats", "--listen"])
-def test_a_file_that_is_no_socket_is_left_alone(
-    relay: Path, tmp_path: Path, option: str
-) -> None:
-    mine = tmp_path / "mine"
-    mine.write_text("here")
-    places = {"--listen": f"unix:{tmp_path}/free", option: str(mine)}
-    if option == "--listen":
-        places[option] = f"unix:{mine}"
-    done = run(relay, *WORKER, *[word for each in places.items() for word in each])
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"cannot listen on {mine}" in done.stderr
-    assert mine.read_text() == "here"
-
-
-@pytest.mark.usefixtures("with_tls")
-def test_a_pair_meets_over_ipv6(relay: Path, tmp_path: Path) -> None:
-    if not Path("/proc/net/if_inet6").exists() or not has_ipv6():
-        pytest.skip("no IPv6 here")
-    options = ("--listen", "[::1]:0", *key_file(tmp_path / "key"))
-    with (
-        Worker() as worker,
-        FarEnd(relay, worker.port, tmp_path / "far.log", *options) as far,
-        running(
-            relay,
-            (place := f"[::1]:{far.port}"),
-            tmp_path / "w.sock",
-            *options[2:],
-            way="--pair-dial",
-        ) as near,
-        near.stats() as read,
-    ):
-        dialled(read, place)
 
 
 def test_a_head_that_sends_all_takes_little_memory(relay: Path, tmp_path: Path) -> None:
@@ -106,15 +53,6 @@ def test_a_head_that_sends_all_takes_little_memory(relay: Path, tmp_path: Path) 
 
 def status_of(pid: int) -> str:
     return Path(f"/proc/{pid}/status").read_text()
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as one:
-            one.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
 
 
 def dialled(read: Stats, place: str) -> dict[str, Any]:
