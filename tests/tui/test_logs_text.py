@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from backends.state import ProcessInfo, ProcessRole, ProcessState
 from tui.model.log_levels import LogLevel, level_of, prefix_length
-from tui.screens.logs.feed import exit_words
+from tui.model.process_words import ending_text
 from tui.screens.logs.lines import (
     LINE_CHARS,
     LogBuffer,
@@ -199,7 +199,7 @@ def test_how_a_process_ended() -> None:
         (None, None): "ended",
     }
     for (code, signal), text in words.items():
-        assert exit_words(replace(info, exit_code=code, exit_signal=signal)) == text
+        assert ending_text(replace(info, exit_code=code, exit_signal=signal)) == text
 
 
 def test_a_path_is_cut_on_the_left() -> None:

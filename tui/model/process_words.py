@@ -18,7 +18,12 @@ from backends.state import (
     ProcessState,
     UsageSample,
 )
-from backends.units import format_bytes, format_celsius, format_percent
+from backends.units import (
+    format_bytes,
+    format_celsius,
+    format_percent,
+    format_signal,
+)
 from tui.model.names import by_role
 from tui.model.peer_words import age_text
 from tui.model.quantities import (
@@ -59,14 +64,12 @@ def age_of(process: ProcessInfo, now: float) -> str:
 
 
 def ending_text(process: ProcessInfo) -> str:
-    """``exit code 1``, ``signal 9``; empty while it runs."""
+    """``exit 1``, ``SIGKILL``, or ``ended`` if nobody saw how; empty while it runs."""
     if process.state is not ProcessState.EXITED:
         return ""
     if process.exit_signal is not None:
-        return f"signal {process.exit_signal}"
-    if process.exit_code is not None:
-        return f"exit code {process.exit_code}"
-    return "nobody saw how"
+        return format_signal(process.exit_signal)
+    return "ended" if process.exit_code is None else f"exit {process.exit_code}"
 
 
 def usual_order(processes: Iterable[ProcessInfo]) -> list[ProcessInfo]:

@@ -15,7 +15,7 @@ from textual.content import Content
 
 from backends.errors import DllmError
 from backends.state import ClusterSnapshot, LogChunk, ProcessInfo, ProcessState
-from backends.units import format_bytes, format_signal
+from backends.units import format_bytes
 from backends.writing import become, set_aside
 from tui.api.services import ClusterService
 from tui.model.merged_log import (
@@ -25,6 +25,7 @@ from tui.model.merged_log import (
     fills_page,
     shown_lines,
 )
+from tui.model.process_words import ending_text
 from tui.screens.logs.view import LogView
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe, safe_line
@@ -97,7 +98,7 @@ class LogFeed:
             ended_well = info.exit_code in (0, None)
             if info.exit_signal is not None:
                 ended_well = info.exit_signal in (signal.SIGTERM, signal.SIGINT)
-            sign = exit_words(info), "$dim" if ended_well else "$bad"
+            sign = ending_text(info), "$dim" if ended_well else "$bad"
         elif self.gone:
             sign = "gone", "$dim"
         return Content.assemble(safe_line(info.name), " ", sign)
@@ -122,13 +123,6 @@ class MergedFeed:
     async def read(self, snapshot: ClusterSnapshot) -> None:
         lines = await self._log.more(snapshot)
         self.view.feed("".join(f"{line}\n" for line in shown_lines(lines)))
-
-
-def exit_words(info: ProcessInfo) -> str:
-    """``exit 1``, ``SIGKILL``, or ``ended`` when nobody knows."""
-    if info.exit_signal is not None:
-        return format_signal(info.exit_signal)
-    return "ended" if info.exit_code is None else f"exit {info.exit_code}"
 
 
 WHOLE_PAGE_BYTES = 1_048_576
