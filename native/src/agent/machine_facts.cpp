@@ -60,8 +60,7 @@ double now_s() {
   return std::chrono::duration<double>(now).count();
 }
 
-}  // namespace
-
+// Of the disk the directory is on, or will be on; 0 where that is not known.
 std::uint64_t disk_free_bytes(std::filesystem::path directory) {
   struct statvfs status {};
   while (::statvfs(directory.c_str(), &status) != 0) {
@@ -70,6 +69,8 @@ std::uint64_t disk_free_bytes(std::filesystem::path directory) {
   }
   return std::uint64_t{status.f_bavail} * status.f_frsize;
 }
+
+}  // namespace
 
 std::string memory_of() {
   const Memory memory = machine_memory();

@@ -8,9 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <thread>
 
@@ -25,7 +23,6 @@
 #include "run_program.h"
 #include "spawn.h"
 #include "system.h"
-#include "weights/resident_weights.h"
 
 namespace dllm::agent {
 
