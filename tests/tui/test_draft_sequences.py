@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backends.split.layout import boundaries, counts, move_boundary, with_counts
+from backends.split.layout import counts, move_boundary, with_counts
 from backends.state import ClusterSnapshot, ClusterState, ModelInfo, Plan, Split
 from tests.tui import scenes
 from tui.model.edit import same_plan
@@ -276,7 +276,3 @@ def test_nothing_is_lost_and_undo_is_exact(steps: list[tuple[int, int, int]]) ->
 @given(sequences)
 def test_nothing_is_lost_in_many_sequences(steps: list[tuple[int, int, int]]) -> None:
     go_through(steps)
-
-
-def test_boundaries_of_both_plans_can_be_moved() -> None:
-    assert [len(boundaries(plan.split)) for plan in PLANS] == [2, 2, 2]

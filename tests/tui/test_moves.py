@@ -14,11 +14,11 @@ from textual.pilot import Pilot
 
 from backends.errors import ModelError
 from backends.split.layout import counts, with_counts
-from backends.state import ClusterSnapshot, ModelInfo, PeerState, Speed
+from backends.state import ClusterSnapshot, ModelInfo, PeerState
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.flowing import layers, planning
+from tests.tui.flowing import layers
 from tests.tui.helpers import settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
@@ -107,29 +107,7 @@ async def test_a_late_snapshot_takes_nothing_back_after_a_launch(
         assert layers(app) == (0, 5, 8)
 
 
-async def test_a_launch_elsewhere_is_shown_and_undone(started: Started) -> None:
-    async with planning(started) as (pilot, app, cluster):
-        await pilot.press("left", "left")
-        cluster.push(scenes.homelab_serving())
-        await until(pilot, lambda: layers(app) == (26, 8, 14))
-        assert app.editor.model == scenes.GLM
-        await pilot.press("u")
-        assert layers(app) == (0, 4, 9)
-        assert app.editor.model == scenes.DEMO
-
-
 # --- headers ----------------------------------------------------------------
-
-
-async def test_another_models_header_is_not_taken(started: Started) -> None:
-    """While another client's launch begins, the snapshot has the old header still."""
-    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
-        mixed = replace(scenes.demo_starting(), model=scenes.GLM, seq=9, speed=Speed())
-        cluster.push(mixed)
-        await until(pilot, lambda: app.editor.plan == scenes.DEMO_PLAN)
-        await until(pilot, lambda: app.editor.model is not None)
-        assert app.editor.model == scenes.DEMO
-        assert layers(app) == (0, 6, 7)
 
 
 async def test_a_slow_header_is_read_once_though_snapshots_come(
