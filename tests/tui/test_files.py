@@ -228,7 +228,10 @@ def test_no_file_is_an_empty_memory(memory_file: Path) -> None:
     assert recall(memory_file) == Remembered()
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"theme": 7}', "[1]", "\xff"])
+BROKEN = ["", "{", '{"theme": 7}', "[1]", "\xff", '{"theme": "\x80"}', "[" * 100_000]
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
 def test_a_broken_file_is_an_error_that_says_where(
     memory_file: Path, text: str
 ) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from backends.engine.install import (
+    MANIFEST,
     PROGRAMS,
     Manifest,
     all_engines,
@@ -17,6 +18,7 @@ from backends.engine.install import (
     host_cpu,
     install,
     installed,
+    read_manifest,
 )
 from backends.engine.versions import DEFAULT, SOURCES, find_source
 from backends.errors import EngineError, UsageError
@@ -146,6 +148,12 @@ def test_the_default_version_of_this_cpu_is_preferred(
     wanted = put_cached(paths, tmp_path, 0, built_at=2.0)
     put_cached(paths, tmp_path, 0, built_at=8.0, host_cpu="another")
     assert find_engine(None, paths).directory == str(wanted)
+
+
+def test_a_manifest_without_sense_is_none(tmp_path: Path) -> None:
+    for raw in (b"", b'{"version": 1', b'{"version": "\x80"}', b"[" * 100_000):
+        (tmp_path / MANIFEST).write_bytes(raw)
+        assert read_manifest(tmp_path) is None, raw[:9]
 
 
 def test_half_an_engine_in_the_cache_is_none(paths: Paths, tmp_path: Path) -> None:

@@ -205,7 +205,10 @@ def test_a_snapshot_shows_few_passes_a_trace_all() -> None:
     assert len(meter.passes) == 100
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"type": 5}', b"\xff"])
+JUNK = [b"", b"{", b"[]", b'{"type": 5}', b"\xff", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("raw", JUNK, ids=range(len(JUNK)))
 def test_junk_is_no_line(raw: bytes) -> None:
     assert parse(raw) is None
 

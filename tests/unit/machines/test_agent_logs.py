@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import MachineError
-from backends.machines.agent import _continuation_bytes, _decode
+from backends.machines.agent import _decode
 from tests.unit.machines.processes import python, shell, spec, wait_ended
 
 if TYPE_CHECKING:
@@ -108,15 +108,6 @@ def test_pieces_make_the_whole(text: str, size: int) -> None:
         found += piece
         at += len(data[at : at + max(size, 4)]) - pending
     assert found == text
-
-
-@given(st.text(min_size=1), st.data())
-def test_any_cut_is_mended(text: str, data: st.DataObject) -> None:
-    raw = text.encode()
-    cut = data.draw(st.integers(min_value=0, max_value=len(raw)))
-    rest = raw[cut:]
-    assert text.encode().endswith(rest[_continuation_bytes(rest) :])
-    assert "�" not in rest[_continuation_bytes(rest) :].decode() or "�" in text
 
 
 async def test_reading_while_it_grows(agent: AgentSession) -> None:
