@@ -56,7 +56,6 @@ MODEL = ModelInfo(
     ),
     output_bytes=50_000_000,
 )
-ZERO = tuple(0.0 for _ in range(KINDS * KINDS))
 
 
 def speed(device: str, *ms: float, spread: float = 0.0) -> DeviceSpeed:
