@@ -48,7 +48,7 @@ DAMAGES = st.lists(
 
 
 @settings(
-    max_examples=5 * settings.default.max_examples,
+    max_examples=5 * settings().max_examples,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(damages=DAMAGES)
