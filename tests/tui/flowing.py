@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from tests.kit.console import Running, Started
 from tests.tui import scenes
-from tests.tui.helpers import until
+from tests.tui.helpers import in_front
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
@@ -28,7 +28,4 @@ def layers(app: DllmApp) -> tuple[int, ...]:
 
 
 async def dialog(pilot: Pilot[None]) -> ChoiceDialog:
-    await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog))
-    screen = pilot.app.screen
-    assert isinstance(screen, ChoiceDialog)
-    return screen
+    return await in_front(pilot, ChoiceDialog)

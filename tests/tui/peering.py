@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from backends.state import Peer, QuestionKind
 from tests.tui import peer_scenes as people
-from tests.tui.helpers import until
+from tests.tui.helpers import in_front, until
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.peers import QuestionDialog
 from tui.screens.cluster.peers_pane import PeerList
@@ -25,10 +25,7 @@ async def on_peers(pilot: Pilot[None]) -> None:
 
 
 async def question(pilot: Pilot[None]) -> QuestionDialog:
-    await until(pilot, lambda: isinstance(pilot.app.screen, QuestionDialog))
-    screen = pilot.app.screen
-    assert isinstance(screen, QuestionDialog)
-    return screen
+    return await in_front(pilot, QuestionDialog)
 
 
 async def adding(pilot: Pilot[None]) -> AddPeerDialog:

@@ -16,6 +16,7 @@ from backends.state import ChatDelta, ClusterSnapshot
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import (
+    in_front,
     screen_text,
     settled,
     toasts,
@@ -52,10 +53,6 @@ def questions(app: DllmApp) -> list[str]:
     return [turn.question for turn in now.turns] if now else []
 
 
-async def dialog(pilot: Pilot[None], kind: type) -> None:
-    await until(pilot, lambda: isinstance(pilot.app.screen, kind))
-
-
 async def shows_the_answer(app: DllmApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -87,14 +84,14 @@ async def test_chats_are_named_left_and_opened_again(started: Started) -> None:
     async with started(wait=False) as (pilot, app, _):
         await ask(app, pilot, "Why?")
         await pilot.press("R")
-        await dialog(pilot, LineDialog)
+        await in_front(pilot, LineDialog)
         await pilot.press(*"the sky", "enter")
         await until(pilot, lambda: "Chat · the sky" in screen_text(app))
         await pilot.press("n")
         await until(pilot, lambda: questions(app) == [])
         await ask(app, pilot, "Whose?")
         await pilot.press("o")
-        await dialog(pilot, ChatsDialog)
+        await in_front(pilot, ChatsDialog)
         shown = screen_text(app)
         assert shown.index("Whose?") < shown.index("the sky")
         assert "● Whose?" in shown
@@ -106,7 +103,7 @@ async def test_chats_are_named_left_and_opened_again(started: Started) -> None:
         await pilot.press("u")
         await until(pilot, lambda: questions(app) == ["Whose?"])
         await pilot.press("o")
-        await dialog(pilot, ChatsDialog)
+        await in_front(pilot, ChatsDialog)
         rows = app.screen.query_one(ChatRows)
         await until(pilot, lambda: rows.size.height == 2)
         await wheel_down(pilot, rows)
@@ -128,7 +125,7 @@ async def test_a_chat_is_exported_deleted_and_brought_back(
         await ask(app, pilot, "Why?")
         await until(pilot, lambda: files() == 1)
         await pilot.press("x")
-        await dialog(pilot, LineDialog)
+        await in_front(pilot, LineDialog)
         assert app.screen.query_one(Input).value == str(tmp_path / "why.md")
         await pilot.press("enter")
         written = tmp_path / "why.md"
@@ -138,7 +135,7 @@ async def test_a_chat_is_exported_deleted_and_brought_back(
         assert "Air scatters short" in text
         assert "*21.3 tok/s · first token 0.88 s · 21 tokens · studio" in text
         await pilot.press("x")
-        await dialog(pilot, LineDialog)
+        await in_front(pilot, LineDialog)
         await pilot.press("enter")
         await until(pilot, lambda: "is there already" in screen_text(app))
         assert written.read_text() == text
@@ -151,13 +148,13 @@ async def test_a_chat_is_exported_deleted_and_brought_back(
         assert turn["replies"][0]["timings"]["tok_per_s"] == 21.3
         await until(pilot, lambda: not app.screen.is_modal)
         await pilot.press("delete")
-        await dialog(pilot, ChoiceDialog)
+        await in_front(pilot, ChoiceDialog)
         assert "1 question and their answers" in screen_text(app)
         await pilot.press("enter")
         await until(pilot, lambda: not isinstance(app.screen, ChoiceDialog))
         assert questions(app) == ["Why?"]
         await pilot.press("delete")
-        await dialog(pilot, ChoiceDialog)
+        await in_front(pilot, ChoiceDialog)
         await pilot.press("y")
         await until(pilot, lambda: questions(app) == [])
         await until(pilot, lambda: files() == 0)
