@@ -60,7 +60,8 @@ double now_s() {
   return std::chrono::duration<double>(now).count();
 }
 
-// Of the disk the directory is on, or will be on; 0 where that is not known.
+}  // namespace
+
 std::uint64_t disk_free_bytes(std::filesystem::path directory) {
   struct statvfs status {};
   while (::statvfs(directory.c_str(), &status) != 0) {
@@ -69,8 +70,6 @@ std::uint64_t disk_free_bytes(std::filesystem::path directory) {
   }
   return std::uint64_t{status.f_bavail} * status.f_frsize;
 }
-
-}  // namespace
 
 std::string memory_of() {
   const Memory memory = machine_memory();

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <thread>
 
@@ -23,6 +25,7 @@
 #include "run_program.h"
 #include "spawn.h"
 #include "system.h"
+#include "weights/resident_weights.h"
 
 namespace dllm::agent {
 

@@ -1,6 +1,8 @@
 // What the verbs of `dllm-relay agent` do; each returns its result as JSON or throws Refusal.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -18,6 +20,9 @@ std::string path_in(const json::Value& request);
 
 // Any bytes as text.
 std::string base64(std::string_view data);
+
+// Of the disk the directory is on, or will be on; 0 where that is not known.
+std::uint64_t disk_free_bytes(std::filesystem::path directory);
 
 // Quick ones, done at once.
 std::string memory_of();
