@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from urllib.parse import urlsplit
 
-import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from backends.controller.chat.live import LiveChat, messages_of
 from backends.controller.cluster import Cluster
+from backends.controller.gateway_process import SEEDING
 from backends.controller.http_server import (
     Parts,
     body,
@@ -23,6 +25,7 @@ from backends.controller.http_server import (
     write_values,
 )
 from backends.engine.llama_client import ServerClient
+from backends.engine.sse import CUT, failed
 from backends.errors import ControllerError
 from backends.state import (
     ChatChange,
@@ -155,8 +158,45 @@ async def _kept(chat: LiveChat) -> web.Response:
 
 
 BRINGING_UP = (ClusterState.STARTING, ClusterState.LOADING)
+ANSWERS = (*BRINGING_UP, ClusterState.SERVING)
 LOOK_S = 0.5
 """Between two looks at who is before us, while nothing comes."""
+
+
+REPEATS_MAX = 3
+"""So often an answer is asked for again, after the gateway was killed."""
+SEED_MAX = 1 << 31
+REPEATED = "the gateway was killed: the same answer is asked for again"
+OTHERWISE = (
+    "The gateway was killed in the middle of the answer, and another would go on "
+    "otherwise"
+)
+
+
+class ToldText:
+    """Text that came of an answer; of a repetition it gives only what is new."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._due = ""
+        self._at = 0
+
+    def repeats(self) -> None:
+        self._due, self._at = "".join(self._pieces), 0
+
+    @property
+    def is_behind(self) -> bool:
+        return self._at < len(self._due)
+
+    def new_in(self, piece: str) -> str | None:
+        """The part of a piece that was not told before; None if it is otherwise."""
+        end = min(self._at + len(piece), len(self._due))
+        known = end - self._at
+        if self._due[self._at : end] != piece[:known]:
+            return None
+        self._at = end
+        self._pieces.append(piece[known:])
+        return piece[known:]
 
 
 class QuestionQueue:
@@ -169,7 +209,42 @@ class QuestionQueue:
     async def answer(
         self, cluster: Cluster, request: ChatRequest
     ) -> AsyncGenerator[ChatDelta, None]:
-        """An answer as it comes; closing the iterator ends the generation."""
+        """An answer as it comes; closing the iterator ends the generation.
+
+        If the gateway is killed meanwhile, the same is drawn again from the beginning,
+        and what was told is not told twice.
+        """
+        request = _repeatable(request, cluster.store.snapshot)
+        text, reasoning = ToldText(), ToldText()
+        for is_last in (*[False] * REPEATS_MAX, True):
+            cut: ChatDelta | None = None
+            async with aclosing(self._answer_once(cluster, request)) as deltas:
+                async for delta in deltas:
+                    if delta.finish_reason == CUT:
+                        cut = delta
+                        break
+                    new = text.new_in(delta.text), reasoning.new_in(delta.reasoning)
+                    behind = text.is_behind or reasoning.is_behind
+                    ends = delta.done and delta.failure is None
+                    if None in new or (behind and ends):
+                        yield failed(OTHERWISE, "Ask again.")
+                        return
+                    was_told = not any(new) and bool(delta.text or delta.reasoning)
+                    if delta.done or not (behind or was_told):
+                        yield replace(delta, text=new[0], reasoning=new[1])
+            if cut is None:
+                return
+            if is_last or cluster.store.snapshot.state not in ANSWERS:
+                cut = await _explained(cut, cluster)
+                yield replace(cut, finish_reason="error")
+                return
+            text.repeats()
+            reasoning.repeats()
+            yield ChatDelta(waiting=REPEATED)
+
+    async def _answer_once(
+        self, cluster: Cluster, request: ChatRequest
+    ) -> AsyncGenerator[ChatDelta, None]:
         async for waiting in _begun(cluster):
             yield ChatDelta(waiting=waiting)
         port = require_serving(cluster.store.snapshot)
@@ -185,14 +260,14 @@ class QuestionQueue:
                 aclosing(self._pieces(port, client, request, may_wait)) as deltas,
             ):
                 async for delta in deltas:
-                    if delta.failure is not None:
+                    if delta.failure is not None and delta.finish_reason != CUT:
                         delta = await _explained(delta, cluster)
                     unfinished = delta.timings or unfinished
                     if delta.timings is not None and delta.done:
                         unfinished = None
                         cluster.serving.answered(delta.timings)
                         layers = split_now(cluster)
-                        delta = msgspec.structs.replace(delta, layers=layers)
+                        delta = replace(delta, layers=layers)
                     yield delta
         finally:
             if unfinished is not None and unfinished.tokens > 1:
@@ -259,6 +334,17 @@ async def _begun(cluster: Cluster) -> AsyncGenerator[str, None]:
         ) from None
 
 
+def _repeatable(request: ChatRequest, snapshot: ClusterSnapshot) -> ChatRequest:
+    """With a seed, so that the same is drawn again."""
+    sampling, plan = request.sampling, snapshot.plan
+    is_greedy = sampling.temperature is not None and sampling.temperature <= 0
+    is_seeded = plan is not None and not SEEDING.isdisjoint(plan.extra_args)
+    if is_greedy or is_seeded or sampling.seed not in (None, -1):
+        return request
+    seeded = replace(sampling, seed=random.randrange(1, SEED_MAX))
+    return replace(request, sampling=seeded)
+
+
 def split_now(cluster: Cluster) -> tuple[LayerRange, ...]:
     """Return the measured split of the running server, else the planned one."""
     snapshot = cluster.store.snapshot
@@ -289,7 +375,7 @@ async def _explained(delta: ChatDelta, cluster: Cluster) -> ChatDelta:
     for _ in range(20):
         failure = cluster.store.snapshot.failure
         if failure is not None:
-            return msgspec.structs.replace(delta, failure=failure)
+            return replace(delta, failure=failure)
         if cluster.store.snapshot.state is not ClusterState.SERVING:
             break
         await asyncio.sleep(0.1)

@@ -86,9 +86,22 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 # --- answers --------------------------------------------------------------------
 
 
-def failed(what: str, hint: str = "", timings: ChatTimings | None = None) -> ChatDelta:
-    failure = Failure(what=what, hint=hint)
-    return ChatDelta(done=True, finish_reason="error", timings=timings, failure=failure)
+CUT = "cut"
+"""Why an answer ended whose connection broke: whoever passed it on is gone."""
+
+
+def failed(
+    what: str,
+    hint: str = "",
+    timings: ChatTimings | None = None,
+    finish_reason: str = "error",
+) -> ChatDelta:
+    return ChatDelta(
+        done=True,
+        finish_reason=finish_reason,
+        timings=timings,
+        failure=Failure(what=what, hint=hint),
+    )
 
 
 class AnswerReader:
@@ -135,6 +148,7 @@ class AnswerReader:
             "The connection broke in the middle of the answer",
             "The events say what ended; ask again.",
             self._timings,
+            CUT,
         )
 
     def _failed(self, error: Any) -> ChatDelta:

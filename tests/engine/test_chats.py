@@ -174,6 +174,22 @@ async def test_a_killed_controller_keeps_the_question_and_what_came(
         assert len(again.conversation.turns[0].replies) == 2
 
 
+async def test_an_answer_goes_on_after_a_kill_of_the_gateway(
+    client: ControllerClient, demo_model: str
+) -> None:
+    whole = await whole_answer(client, demo_model)
+    chat = await begin(client, demo_model)
+    processes = (await client.snapshot()).processes
+    (pid,) = [one.pid for one in processes if one.name == "api-gateway" and one.pid]
+    await client.chats.ask(chat.id, QUESTION, turns=0)
+    seen = await until(client, chat.id, has_begun)
+    assert not has_ended(seen)
+    os.kill(pid, signal.SIGKILL)
+    state = await until(client, chat.id, has_ended)
+    assert reply(state).text == whole
+    assert reply(state).finish_reason == "stop"
+
+
 def test_chats_from_the_command_line(user: User, demo_model: str) -> None:
     sky = ("chat", "--conversation", "sky", "--temperature", "0")
     first = user.json(*sky, QUESTION)

@@ -300,6 +300,9 @@ class OneSlot:
         self.let = asyncio.Semaphore(0)
         self._slot = asyncio.Lock()
         self.looks = 0
+        self.cuts = 0
+        """So many answers break off after the first piece, as with a killed gateway."""
+        self.seeds: list[int] = []
         self.ended: list[ChatTimings] = []
         """The timings of each answer, as the controller was told of them."""
 
@@ -309,12 +312,17 @@ class OneSlot:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         self.asked += 1
+        self.seeds.append((await request.json())["seed"])
         async with self._slot:
             await self.let.acquire()
             response = web.StreamResponse()
             await response.prepare(request)
             await response.write(PIECE)
             await self.let.acquire()
+            if self.asked <= self.cuts:
+                assert request.transport is not None
+                request.transport.abort()
+                return response
             await response.write(END)
         return response
 
@@ -387,6 +395,51 @@ async def test_a_stopped_answer_tells_its_own_speed() -> None:
             await anext(deltas)
             assert not server.ended
         assert [(one.tokens, one.tok_per_s) for one in server.ended] == [(7, 1.4)]
+
+
+async def test_an_answer_goes_on_after_its_gateway_was_killed() -> None:
+    async with served() as (server, cluster):
+        server.cuts = 2
+        for _ in range(6):
+            server.let.release()
+        deltas = [one async for one in QuestionQueue().answer(cluster, REQUEST)]
+        assert "".join(one.text for one in deltas) == "So."
+        assert [one.done for one in deltas if not one.waiting] == [False, True]
+        assert len(server.seeds) == 3
+        assert len(set(server.seeds)) == 1, "the same is drawn again"
+
+
+async def test_a_repeated_answer_that_is_otherwise_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as (server, cluster):
+        server.cuts = 1
+        server.let.release()
+        deltas = []
+        async with aclosing(QuestionQueue().answer(cluster, REQUEST)) as answer:
+            async for delta in answer:
+                deltas.append(delta)
+                if delta.waiting:
+                    other = PIECE.replace(b"So", b"No")
+                    monkeypatch.setattr(f"{__name__}.PIECE", other)
+                server.let.release()
+        assert [one.text for one in deltas] == ["So.", "", ""]
+        assert deltas[-1].failure is not None
+        assert "would go on otherwise" in deltas[-1].failure.what
+
+
+async def test_an_answer_of_a_stopped_cluster_is_not_asked_for_again() -> None:
+    async with served() as (server, cluster):
+        server.cuts = 1
+        server.let.release()
+        async with aclosing(QuestionQueue().answer(cluster, REQUEST)) as answer:
+            assert (await anext(answer)).text == "So."
+            store: Any = cluster.store
+            store.snapshot = replace(store.snapshot, state=State.STOPPING)
+            server.let.release()
+            last = await anext(answer)
+        assert (last.finish_reason, server.asked) == ("error", 1)
+        assert last.failure is not None
 
 
 async def test_other_clients_are_ahead_too(monkeypatch: pytest.MonkeyPatch) -> None:
