@@ -93,7 +93,7 @@ def has_ended(state: ChatState) -> bool:
 
 
 def kept(user: User, chat: str, text: str) -> bool:
-    """Whether the disk has that of the newest answer."""
+    """Tell if the disk has that of the newest answer."""
     file = user.home / "state/dllm-tui/chats" / f"{chat}.json"
     turns = json.loads(file.read_bytes())["conversation"].get("turns")
     newest = turns[-1]["replies"][-1] if turns else {}
