@@ -92,7 +92,8 @@ class Response:
                     return await self._reader.read(READ_BYTES)
             except TimeoutError:
                 left -= 1
-                if left == 0 or not self._is_busy():
+                # What tells that is slow to import.
+                if left == 0 or not await asyncio.to_thread(self._is_busy):
                     raise
 
 

@@ -137,7 +137,6 @@ async def _listening(paths: Paths, socket: Path, holder: ControllerInfo) -> Path
 
 def is_busy(paths: Paths) -> bool:
     """True if the controller runs; one that is silent then has no turn to speak."""
-    # Not at every start of a console, which is to paint at once.
     import psutil
 
     halted = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE)

@@ -81,7 +81,7 @@ async def test_one_that_is_busy_is_waited_for_longer_but_not_for_ever(
     tmp_path: Path,
 ) -> None:
     looks: list[bool] = []
-    answer = asyncio.Event()
+    answer, loop = asyncio.Event(), asyncio.get_running_loop()
 
     async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answer.wait()
@@ -91,7 +91,7 @@ async def test_one_that_is_busy_is_waited_for_longer_but_not_for_ever(
     def is_busy(until: int) -> bool:
         looks.append(True)
         if len(looks) == until:
-            answer.set()
+            loop.call_soon_threadsafe(answer.set)
         return True
 
     async def asked(is_busy: Callable[[], bool]) -> int:
