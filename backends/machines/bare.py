@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from backends.errors import (
 )
 from backends.link.relay import relay_argv
 from backends.machines.local_inventory import LocalInventory
+from backends.mesh.dialling import system_words
 from backends.paths import relay_binary
 from backends.state import Device, Peer, PeerState, Plan, Transport
 
@@ -210,16 +210,9 @@ def _told(address: str) -> Iterator[None]:
         ) from None
     except (OSError, ValueError) as error:
         raise PeerUnreachable(
-            f"No rpc-server listens at {address} ({_reason(error)})",
+            f"No rpc-server listens at {address} ({system_words(error)})",
             "Start one there: ggml-rpc-server -H ADDRESS -p PORT.",
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    number = error.errno if isinstance(error, OSError) else None
-    if number is not None and number > 0 and not isinstance(error, socket.gaierror):
-        return os.strerror(number).lower()
-    return str(getattr(error, "strerror", None) or error).lower()
 
 
 class AskingRelay:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -235,7 +236,15 @@ async def _dial(one: str) -> socket.socket:
     except TimeoutError:
         raise MachineError(f"nobody answers within {DIAL_S:g} s") from None
     except OSError as error:
-        raise MachineError(error.strerror or str(error)) from error
+        raise MachineError(system_words(error)) from error
+
+
+def system_words(error: Exception) -> str:
+    """``connection refused``: the system's words, where Python adds its own."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0 and not isinstance(error, socket.gaierror):
+        return os.strerror(number).lower()
+    return str(getattr(error, "strerror", None) or error).lower()
 
 
 def listening_at(address: str, port: int) -> socket.socket:
@@ -253,7 +262,7 @@ def listening_at(address: str, port: int) -> socket.socket:
         why = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise MachineError(
             f"Cannot listen at {place(address, port)} ({why})",
-            "Something else may listen there: name another port.",
+            "Something else may listen there: name another port (--listen, join_port).",
         ) from error
     made.setblocking(False)
     return made

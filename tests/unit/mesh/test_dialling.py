@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import time
 
@@ -24,7 +25,10 @@ def dialled(
     async def dial(host: str, _: int) -> socket.socket:
         tried.append(host)
         if host == "refuses":
-            raise ConnectionRefusedError(111, "Connection refused")
+            # As asyncio says it.
+            raise ConnectionRefusedError(
+                errno.ECONNREFUSED, f"Connect call failed ({host!r}, 1)"
+            )
         if host == "answers":
             return made[0]
         await asyncio.sleep(600.0)
@@ -63,7 +67,7 @@ def test_each_reason_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _, why, _ = dialled(monkeypatch, "refuses:1", "10.0.0.7:1", "10.0.0.8:1")
     assert why == (
         "refuses:1 and 10.0.0.7:1 and 10.0.0.8:1 cannot be reached "
-        "(Connection refused, and nobody answers within 5 s)"
+        "(connection refused, and nobody answers within 5 s)"
     )
 
 
