@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -35,6 +36,7 @@ from backends.state import (
 from tests.unit.clicked import commands
 from tui.cli import logs, main
 from tui.cli import status as status_module
+from tui.cli.command import require_terminal
 from tui.cli.main import COMMANDS, cli, guarded
 from tui.cli.output import CLEAR_LINE, emit_json, redraw, say, show
 
@@ -432,6 +434,19 @@ def test_a_bug_is_a_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
     err = capsys.readouterr().err
     assert "KeyError" in err
     assert "\x1b" not in err
+
+
+def test_a_terminal_that_draws_no_screen_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    require_terminal()
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(UsageError, match="TERM=dumb"):
+        require_terminal()
 
 
 class Disk(io.BytesIO):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import math
+import os
 import re
 import signal
 import sys
@@ -356,12 +357,17 @@ def quantity(text: str, units: Mapping[str, float], example: str) -> float:
     return float(match[1]) * units[match[2]]
 
 
+NO_SCREEN = "Without one use --plain, or a command: dllm-tui --help lists them."
+
+
 def require_terminal() -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "The console needs a terminal",
-            "Without one use --plain, or a command: dllm-tui --help lists them.",
+            NO_SCREEN,
         )
+    if os.environ.get("TERM") == "dumb":
+        raise UsageError("This terminal draws no screen (TERM=dumb)", NO_SCREEN)
 
 
 # --- running -------------------------------------------------------------------------
