@@ -544,7 +544,10 @@ class Peers:
 
     def _require_idle(self, name: str) -> None:
         if self._serves(name):
-            raise ControllerError(f"{name} is part of the cluster", "Stop it first.")
+            raise ControllerError(
+                f"{name} is part of the cluster",
+                "Launch without it first, or stop the cluster: dllm-tui down.",
+            )
 
     async def remove(self, name: str) -> None:
         host_key = self._configs[self.known(name).peer.name].host_key

@@ -35,7 +35,7 @@ from backends.mesh.worker_status import (
 from backends.paths import user_paths
 from tests.kit.waiting import until
 from tui.cli.main import cli
-from tui.cli.worker import life_s, limits_of
+from tui.cli.worker import _log, life_s, limits_of
 from tui.cli.worker_status import WorkerScreen, limits_text, painted
 from tui.model.qr_code import qr_text
 
@@ -109,6 +109,16 @@ BUSY = WorkerStatus(
     ),
     log=(LogEntry(at=0.0, text="studio has connected"),),
 )
+
+
+async def test_a_log_of_a_worker_that_nobody_may_use_says_how(
+    pairings: PairingFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tenants = SimpleNamespace(log_after=lambda _: (), told=0, pairings=pairings.read())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await _log(cast(Worker, SimpleNamespace(tenants=tenants)), as_json=False)
+    assert "dllm-tui worker invite" in capsys.readouterr().err
 
 
 def test_the_status_of_a_worker_without_a_screen(pairings: PairingFile) -> None:

@@ -198,6 +198,8 @@ async def _lend(made: Worker, headless: bool, as_json: bool) -> None:
 
 
 async def _log(made: Worker, as_json: bool) -> None:
+    if not (made.tenants.pairings.consoles or as_json):
+        say("No console may use it yet: dllm-tui worker invite makes a token.")
     told = 0
     while True:
         for entry in made.tenants.log_after(told):
