@@ -114,19 +114,19 @@ def _check_blocks(which: str, name: str, lengths: Sequence[int]) -> None:
         )
 
 
-_PLACING = "Say which device holds what with --split and --exclude."
+_PLACING = "Say which device holds what by the split (--split, --exclude)."
 # Arguments that a plan decides, and the way to ask for them instead.
 _OURS = {
-    ("-m", "--model"): "Name the model with --model.",
+    ("-m", "--model"): "The plan has its model: take another (--model).",
     ("-mu", "--model-url", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"): (
-        "Name a model file with --model."
+        "Get the file first, and take that as the model (--model)."
     ),
-    ("-c", "--ctx-size"): "Give the context with --context.",
-    ("--port",): "Give the port with --port, before the two dashes.",
+    ("-c", "--ctx-size"): "The context is a setting of its own (--context).",
+    ("--port",): "The port is a setting of its own (--port, api_port).",
     ("--host",): (
         "llama-server listens on the loopback alone; api_host says where the API is."
     ),
-    ("--rpc",): "Name the machines with --peer.",
+    ("--rpc",): "Take machines into the split instead (--peer).",
     ("-dev", "--device"): _PLACING,
     ("-ngl", "--gpu-layers", "--n-gpu-layers"): _PLACING,
     ("-ts", "--tensor-split"): _PLACING,

@@ -79,7 +79,7 @@ def _hint(record: ProcessRecord, lines: Sequence[str]) -> str:
     if not refused or record.exit_code is None or not record.argv:
         return _HINTS.get(record.role, "")
     return (
-        f"Leave {refused} out of what follows the two dashes (--), or mend it: "
+        f"Leave {refused} out of the further arguments, or mend it: "
         f"{shlex.join((record.argv[0], '--help'))} lists what this one takes."
     )
 

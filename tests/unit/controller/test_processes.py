@@ -223,7 +223,7 @@ async def test_a_refused_argument_is_named_with_where_the_others_stand(
     agent = LogAgent((DATA / f"fail_{log}.log").read_text())
     failure = await failure_of(cast("Any", agent), ended())
     assert flag in failure.what
-    assert f"Leave {flag} out of what follows the two dashes (--)" in failure.hint
+    assert f"Leave {flag} out of the further arguments" in failure.hint
     assert "'/my engines/llama-server' --help" in failure.hint
 
 
