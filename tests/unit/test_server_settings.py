@@ -100,8 +100,8 @@ def checked(*arguments: str, head: str = "local", directory: str = "/home/ada") 
 @pytest.mark.parametrize(
     ("argument", "instead"),
     [
-        ("--port", "--port, before"),
-        ("--port=8123", "--port, before"),
+        ("--port", "--port, api_port"),
+        ("--port=8123", "--port, api_port"),
         ("-c", "--context"),
         ("--ctx-size", "--context"),
         ("--tensor_split=1,1", "--split"),
