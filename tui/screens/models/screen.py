@@ -317,11 +317,9 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         self.workers.cancel_group(self, "models")
 
     @work(group="models", exclusive=True, exit_on_error=False)
-    async def _search(self, *, refresh: bool = False) -> None:
+    async def _search(self) -> None:
         try:
-            async for catalogue in watch_catalogue(
-                self._cluster, refresh=refresh, poll_s=self._poll_s
-            ):
+            async for catalogue in watch_catalogue(self._cluster, poll_s=self._poll_s):
                 self._show_catalogue(catalogue)
         except DllmError as error:
             console_of(self).report(error.failure())
@@ -382,7 +380,7 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
 
     def action_rescan(self) -> None:
         self._list.border_subtitle = "scanning…"
-        self._search(refresh=True)
+        self._search()
 
     def action_scroll_detail(self, rows: int) -> None:
         self._detail.scroll_relative(y=rows, animate=False)

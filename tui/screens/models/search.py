@@ -21,9 +21,10 @@ NAMES_SHOWN = 12
 
 
 async def watch_catalogue(
-    cluster: ClusterService, *, refresh: bool = False, poll_s: float = POLL_S
+    cluster: ClusterService, *, poll_s: float = POLL_S
 ) -> AsyncIterator[ModelCatalogue]:
-    catalogue = await cluster.catalogue(refresh=refresh)
+    """The models as they are known, then as the folders are searched again."""
+    catalogue = await cluster.catalogue(refresh=True)
     yield catalogue
     while catalogue.scanning:
         await asyncio.sleep(poll_s)
