@@ -103,8 +103,10 @@ class Record(Value, frozen=True, kw_only=True):
     Another controller finds that comparison over.
     """
     labs: dict[str, Lab | None] = {}
-    """What a person put on the links, by worker: also of the launches that follow,
-    until the cluster is stopped."""
+    """Limits that a person put on the links, by worker.
+
+    They stay for the launches that follow, until the cluster is stopped.
+    """
     drained_since: float | None = None
     """Unix seconds from which on requests wait because a person said so."""
     unwatched_deaths: int = 0

@@ -39,7 +39,7 @@ COUNTING = (
     *("/tokenize", "/detokenize", "/apply-template"),
     *("/count_tokens", "/input_tokens"),
 )
-"""How paths end where the model itself answers nothing."""
+"""Paths with these ends count tokens; the model itself answers nothing there."""
 RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)
 """Seeds that leave the draw to chance."""
 

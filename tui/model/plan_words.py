@@ -206,7 +206,6 @@ def verdict(
 
 
 def _trouble(snapshot: ClusterSnapshot) -> PlanVerdict | None:
-    """Why this runs, where nobody asked for it as it is."""
     if back := snapshot.rolled_back:
         why = back.failure.what
         return PlanVerdict(f"the last launch failed, this went on: {why}", "warn")

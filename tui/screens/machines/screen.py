@@ -185,7 +185,7 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
             console_of(self).open(work(process), group="process")
 
     async def _agreed(self, process: ProcessInfo, dialog: ChoiceDialog) -> bool:
-        """The answer; what cannot be done anyway is not asked, but refused below."""
+        # An impossible action is not asked about, but refused below.
         if not belongs_to_cluster(process):
             return True
         return await console_of(self).push_screen_wait(dialog) == "yes"
