@@ -21,10 +21,10 @@ from backends.errors import (
     PeerUnreachable,
     ProcessFailed,
     UsageError,
+    system_words,
 )
 from backends.link.relay import relay_argv
 from backends.machines.local_inventory import LocalInventory
-from backends.mesh.dialling import system_words
 from backends.paths import relay_binary
 from backends.state import Device, Peer, PeerState, Plan, Transport
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import os
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import psutil
 
-from backends.errors import MachineError, UsageError
+from backends.errors import MachineError, UsageError, system_words
 from backends.machines.ssh.authentication import dial
 from backends.mesh.messages import BANNER
 from backends.mesh.token import place
@@ -237,14 +236,6 @@ async def _dial(one: str) -> socket.socket:
         raise MachineError(f"nobody answers within {DIAL_S:g} s") from None
     except OSError as error:
         raise MachineError(system_words(error)) from error
-
-
-def system_words(error: Exception) -> str:
-    """``connection refused``: the system's words, where Python adds its own."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number is not None and number > 0 and not isinstance(error, socket.gaierror):
-        return os.strerror(number).lower()
-    return str(getattr(error, "strerror", None) or error).lower()
 
 
 def listening_at(address: str, port: int) -> socket.socket:

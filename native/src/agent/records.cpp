@@ -24,8 +24,6 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::size_t kNamePartMax = 64;
-// A supervisor writes exit.json within milliseconds of the end of its child.
-constexpr auto kEndPatience = milliseconds(250);
 constexpr auto kEndPause = milliseconds(5);
 
 bool is_plain(char sign) {
@@ -198,8 +196,9 @@ std::optional<Record> RunDir::read(const std::string& name) const {
   return record;
 }
 
-std::optional<Record> RunDir::read_settled(const std::string& name) const {
-  const auto deadline = steady_clock::now() + kEndPatience;
+std::optional<Record> RunDir::read_settled(const std::string& name,
+                                           milliseconds patience) const {
+  const auto deadline = steady_clock::now() + patience;
   auto record = read(name);
   while (record && record->awaits_end() && steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kEndPause);

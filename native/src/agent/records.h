@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -54,8 +55,11 @@ class RunDir {
   // What a directory tells; none when it describes no process.
   [[nodiscard]] std::optional<Record> read(const std::string& name) const;
 
-  // The same, once it is known how a process that ended just now did: waits up to 250 ms.
-  [[nodiscard]] std::optional<Record> read_settled(const std::string& name) const;
+  // The same, once it is known how a process that ended just now did. Its supervisor writes that
+  // within milliseconds, on a busy machine within seconds.
+  [[nodiscard]] std::optional<Record> read_settled(
+      const std::string& name,
+      std::chrono::milliseconds patience = std::chrono::milliseconds(250)) const;
 
  private:
   std::string path_;

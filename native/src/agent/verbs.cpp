@@ -162,13 +162,13 @@ constexpr std::int64_t kReadBytesMax = 1 << 20;
 constexpr std::int64_t kFindDepthMax = 32;
 constexpr std::int64_t kFindFilesMax = 16'384;
 // A supervisor whose child ended needs a moment to write exit.json and let go.
-constexpr auto kLockPatience = std::chrono::seconds(2);
+constexpr auto kLockPatience = std::chrono::seconds(5);
 constexpr auto kLockPause = std::chrono::milliseconds(5);
 constexpr double kStopSecondsMax = 86'400;
 constexpr int kRemoveAttempts = 3;
 
 std::string record_or_null(const RunDir& run, const std::string& name) {
-  const auto record = run.read_settled(name);
+  const auto record = run.read_settled(name, kLockPatience);
   return json::Object().raw("record", record ? to_json(*record, true) : "null").str();
 }
 
