@@ -42,9 +42,9 @@ def test_the_answers_tell_how_long_a_token_is() -> None:
 @pytest.mark.parametrize(
     ("usage", "text", "tone"),
     [
-        (ContextUsage(1230, 4096, counted=False), "~1 230 / 4 096", "dim"),
-        (ContextUsage(3300, 4096, counted=True), "3 300 / 4 096 nearly full", "warn"),
-        (ContextUsage(4096, 4096, counted=True), "4 096 / 4 096 too long", "bad"),
+        (ContextUsage(1230, 4096, counted=False), "~1230 / 4096", "dim"),
+        (ContextUsage(3300, 4096, counted=True), "3300 / 4096 nearly full", "warn"),
+        (ContextUsage(4096, 4096, counted=True), "4096 / 4096 too long", "bad"),
     ],
 )
 def test_the_end_is_told_in_words_and_colour(

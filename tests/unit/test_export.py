@@ -12,7 +12,9 @@ import pytest
 from backends import clipboard
 from backends.errors import DllmError
 from backends.state import Conversation, Reply, Turn
+from backends.state.chats import ChatBrief, ChatListing
 from tests.kit.full_disk import LIMIT_BYTES, little_room
+from tui.cli.chats import CHATS
 from tui.flows.chat_export import markdown_text, write_export
 
 
@@ -133,3 +135,17 @@ def test_every_answer_is_told_apart_and_what_followed_is_counted() -> None:
         "Two.",
         "*answer 2 of 2*",
     ]
+
+
+def test_a_list_of_chats_fits_80_columns() -> None:
+    brief = ChatBrief(
+        id="20261128-034900-7b9384",
+        cluster="default",
+        model="/models/SmolLM2-135M-Instruct.Q4_1.gguf",
+        title="Tell a very long story about a river, a mill and a fox",
+        turns=12,
+        answering=True,
+    )
+    listing = ChatListing(chats=(brief,))
+    assert max(map(len, CHATS.lines(listing))) <= 80
+    assert brief.title in CHATS.lines(listing, "wide")[1]

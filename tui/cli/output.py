@@ -134,12 +134,23 @@ def write_document(target: Path, text: str) -> None:
 
 
 class Column(NamedTuple):
-    """A column of a table; ``wide``: shown by ``-o wide`` alone."""
+    """A column of a table; ``wide``: shown by ``-o wide`` alone.
+
+    ``most``: so many characters are shown elsewhere; 0: all.
+    """
 
     title: str
     text: Callable[[Any], str]
     wide: bool = False
     right: bool = False
+    most: int = 0
+
+    def cut(self) -> Column:
+        return self._replace(text=lambda row: shortened(self.text(row), self.most))
+
+
+def shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class Table(NamedTuple):
@@ -157,7 +168,9 @@ class Table(NamedTuple):
         rows = list(self.rows(found))
         if form == "name" or not rows:
             return [safe_line(self.name(row)) for row in rows]
-        columns = [c for c in self.columns if form == "wide" or not c.wide]
+        if form == "wide":
+            return table_lines(self.columns, rows)
+        columns = [c.cut() if c.most else c for c in self.columns if not c.wide]
         return table_lines(columns, rows)
 
     def print(self, found: Any, form: str = "table") -> None:

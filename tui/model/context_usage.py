@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backends.state import Conversation, PromptCount
-from backends.units import grouped
 
 NEAR = 0.8
 """Of the context: from here on it is told that it ends."""
@@ -25,10 +24,10 @@ class ContextUsage(NamedTuple):
 
     @property
     def text(self) -> str:
-        """``~1 230 / 4 096``; a tilde stands before an estimate."""
+        """``~1230 / 4096``; a tilde stands before an estimate."""
         sign = "" if self.counted else "~"
         word = {"warn": " nearly full", "bad": " too long"}.get(self.tone, "")
-        return f"{sign}{grouped(self.tokens)} / {grouped(self.ctx_size)}{word}"
+        return f"{sign}{self.tokens} / {self.ctx_size}{word}"
 
     @property
     def tone(self) -> str:
@@ -41,7 +40,7 @@ class ContextUsage(NamedTuple):
         """Tells the effect of the context's end; empty while there is room."""
         if self.tone == "bad":
             return "too long: it will be refused, {chat.new} starts anew"
-        left = grouped(self.ctx_size - self.tokens)
+        left = self.ctx_size - self.tokens
         room = f"the answer ends after {left} tokens at the latest"
         return room if self.tone == "warn" else ""
 
