@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from statistics import median
 from typing import Any, NamedTuple
 
 from backends.split.flags import used_workers
@@ -146,6 +147,15 @@ def lower_edge_us(upper_us: float) -> float:
 
 
 PARTS = ("head", "up", "compute", "down", "wait")
+PAUSE_MS_MIN = 1000.0
+PAUSE_FACTOR = 10.0
+"""Of the usual wall time of a pass."""
+
+
+def least_pause_ms(generated: Sequence[Pass]) -> float:
+    """A pass with more time elsewhere followed a pause: nobody had asked."""
+    usual_ms = median(one.wall_ms for one in generated) if generated else 0.0
+    return max(PAUSE_MS_MIN, PAUSE_FACTOR * usual_ms)
 
 
 def chrome_trace(passes: Mapping[str, Sequence[Pass]]) -> dict[str, Any]:
@@ -155,16 +165,19 @@ def chrome_trace(passes: Mapping[str, Sequence[Pass]]) -> dict[str, Any]:
         events.append(
             {"ph": "M", "pid": 1, "tid": row, "name": "thread_name", "args": name}
         )
+        pause_ms = least_pause_ms([one for one in of_worker if one.generated])
         for each in of_worker:
-            events.extend(_slices(each, row))
+            events.extend(_slices(each, row, pause_ms))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _slices(each: Pass, row: int) -> Iterator[dict[str, Any]]:
+def _slices(each: Pass, row: int, pause_ms: float) -> Iterator[dict[str, Any]]:
+    first = "head" if each.head_ms <= pause_ms else "pause"
     durations = [getattr(each, f"{part}_ms") * US_PER_MS for part in PARTS]
     begin = each.at_ms * US_PER_MS - sum(durations)
     starts = accumulate(durations[:-1], initial=begin)
-    for part, start, duration in zip(PARTS, starts, durations, strict=True):
+    names = (first, *PARTS[1:])
+    for part, start, duration in zip(names, starts, durations, strict=True):
         yield {
             "ph": "X",
             "pid": 1,

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from backends.link.figures import least_pause_ms
 from backends.link.transport import LinkRoute, TransportKind
 from backends.link.wire import NS_PER_MS, NS_PER_S, Line, PairLine, PassLine
 from backends.state import Generation, Link, Pass
@@ -177,9 +178,6 @@ class TokensPerPass:
 WINDOW_PASSES = 64
 # Passes the percentiles of a pass's time are of: enough for a 99th one.
 TAIL_PASSES = 512
-# A pass whose time elsewhere is beyond both followed a pause: nobody had asked.
-PAUSE_MS_MIN = 1000.0
-PAUSE_FACTOR = 10.0
 # Passes kept for a trace, and of these shown in a snapshot.
 PASSES_KEPT = 4096
 PASSES_SHOWN = 24
@@ -439,10 +437,7 @@ def _way(pair: PairLine | None, route: LinkRoute) -> tuple[str, str]:
 
 def pass_times_ms(passes: Sequence[Pass]) -> list[float]:
     """Wall times of passes, shortest first, without those that followed a pause."""
-    if not passes:
-        return []
-    usual_ms = median(one.wall_ms for one in passes)
-    pause_ms = max(PAUSE_MS_MIN, PAUSE_FACTOR * usual_ms)
+    pause_ms = least_pause_ms(passes)
     return sorted(one.wall_ms for one in passes if one.head_ms <= pause_ms)
 
 

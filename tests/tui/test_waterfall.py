@@ -117,8 +117,14 @@ def test_figures_that_wander_around_a_step_change_the_scale_once() -> None:
 
 
 def test_an_outlier_stretches_no_scale() -> None:
-    tokens = tokens_of(link("a", *[USUAL] * 9, token(9000, 0, 0, 0, 0)))
+    tokens = tokens_of(link("a", *[USUAL] * 9, token(0, 0, 9000, 0, 0)))
     assert typical_ms(tokens) == 100
+
+
+def test_a_token_after_a_pause_is_not_drawn() -> None:
+    """Its time in the head would be that in which nobody asked."""
+    tokens = tokens_of(link("a", *[USUAL] * 3, token(9000, 10, 30, 10, 10)))
+    assert len(tokens) == 3
 
 
 def test_a_typical_token() -> None:

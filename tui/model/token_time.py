@@ -8,7 +8,7 @@ from math import ceil
 from statistics import median
 from typing import NamedTuple
 
-from backends.link.figures import TokenTotals
+from backends.link.figures import TokenTotals, least_pause_ms
 from backends.state import Link
 from tui.model.quantities import tick_text
 
@@ -39,11 +39,16 @@ Times = tuple[float, float, float, float, float]
 
 
 def tokens_of(link: Link) -> list[Times]:
-    """The parts of each token made of late, oldest first; prompts are none."""
+    """The parts of each token made of late, oldest first; prompts are none.
+
+    Nor is one that followed a pause: nobody knows how long the head took for it.
+    """
+    made = [one for one in link.passes if one.generated]
+    pause_ms = least_pause_ms(made)
     return [
         (one.head_ms, one.up_ms, one.compute_ms, one.down_ms, one.wait_ms)
-        for one in link.passes
-        if one.generated
+        for one in made
+        if one.head_ms <= pause_ms
     ]
 
 

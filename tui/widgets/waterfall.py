@@ -65,7 +65,8 @@ class Waterfall(StripWidget, can_focus=True):
 
 One row per worker and one scale for all: where the time of the latest token went.
 
-- `·` **others**: outside this worker, in the head and the other workers
+- `·` **others**: outside this worker, in the head and the other workers; the first
+  token after a pause is left out
 - `░` **up**, `▒` **down**: on the way there and back
 - `█` **compute**: the worker computes; `─` **wait**: nobody did anything for it
 

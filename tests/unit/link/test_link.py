@@ -35,7 +35,16 @@ from backends.link.transport import (
 )
 from backends.link.wire import Line, parse
 from backends.paths import SOCKET_PATH_BYTES_MAX, Paths
-from backends.state import ClusterSnapshot, ClusterState, Lab, Link, Plan, Share, Split
+from backends.state import (
+    ClusterSnapshot,
+    ClusterState,
+    Lab,
+    Link,
+    Pass,
+    Plan,
+    Share,
+    Split,
+)
 from backends.state.links import DeviceWeights, Held, LayersHeld, WorkerWeights
 from tests.unit.state.scene import busy_scene
 from tui.cli import links as links_module
@@ -228,6 +237,14 @@ def test_a_trace_has_the_parts_end_to_end() -> None:
     for one, following in itertools.pairwise(slices):
         assert one["ts"] + one["dur"] == pytest.approx(following["ts"])
     assert slices[-1]["ts"] + slices[-1]["dur"] == pytest.approx(9000.0)
+
+
+def test_a_trace_tells_a_pause_from_the_head() -> None:
+    usual = [Pass(at_ms=50.0 * at, head_ms=10.0, compute_ms=40.0) for at in range(5)]
+    after = Pass(at_ms=9_000.0, head_ms=8_000.0, compute_ms=40.0, generated=False)
+    events = chrome_trace({"w": (*usual, after)})["traceEvents"]
+    names = [one["name"] for one in events if one["ph"] == "X"][::5]
+    assert names == [*["head"] * 5, "pause"]
 
 
 def snapshot(at_s: float, up: int, down: int = 0) -> Line:
