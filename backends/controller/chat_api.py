@@ -211,8 +211,8 @@ class QuestionQueue:
     ) -> AsyncGenerator[ChatDelta, None]:
         """An answer as it comes; closing the iterator ends the generation.
 
-        If the gateway is killed meanwhile, the same is drawn again from the beginning,
-        and what was told is not told twice.
+        If the gateway is killed meanwhile, the same is drawn again from the beginning.
+        Then only what is new is told.
         """
         request = _repeatable(request, cluster.store.snapshot)
         text, reasoning = ToldText(), ToldText()
