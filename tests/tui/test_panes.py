@@ -125,7 +125,7 @@ def test_verdicts() -> None:
         (WRONG, "bad", MISMATCH),
         (replace(WRONG, message=WITHOUT_IT), "bad", MISMATCH),
         (replace(scenes.homelab_serving(), message=WITHOUT_IT), "warn", WITHOUT_IT),
-        (BACK, "warn", "the last launch failed, this went on: no memory"),
+        (BACK, "warn", "launch failed, back to this: no memory"),
     ):
         editor = editor_of(snapshot)
         found = verdict(editor.edit, editor.plan, editor.snapshot)

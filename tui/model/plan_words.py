@@ -208,7 +208,7 @@ def verdict(
 def _trouble(snapshot: ClusterSnapshot) -> PlanVerdict | None:
     if back := snapshot.rolled_back:
         why = back.failure.what
-        return PlanVerdict(f"the last launch failed, this went on: {why}", "warn")
+        return PlanVerdict(f"launch failed, back to this: {why}", "warn")
     return PlanVerdict(snapshot.message, "warn") if snapshot.message else None
 
 
