@@ -16,7 +16,7 @@ from backends.client.client import ControllerClient
 from backends.config import API_PORT_DEFAULT, load_config, put_peer, set_value
 from backends.demo import MODEL_PATH, is_bundled
 from backends.doctor.check import Check, Repair, RepairKind, Verdict
-from backends.doctor.peer_checks import BUILD_DISK_BYTES
+from backends.doctor.peer_checks import BUILD_DISK_BYTES, FULL_DISK_BYTES
 from backends.engine.install import all_engines, find_engine
 from backends.errors import DllmError, MachineError
 from backends.machines.agent import Orphan
@@ -58,13 +58,14 @@ async def _directories(paths: Paths) -> Check:
         if not os.access(directory, os.W_OK):
             raise DllmError(f"{directory} is not writable", "Make it yours.")
     free = disk_usage(paths.state_dir).free
-    short = free < BUILD_DISK_BYTES
-    return Check(
-        name="directories",
-        verdict=Verdict.WARN if short else Verdict.OK,
-        detail=f"{paths.state_dir}, {format_bytes(free)} free",
-        fix="Free some disk: an engine build needs 2 GiB." if short else "",
-    )
+    verdict, fix = Verdict.OK, ""
+    if free < FULL_DISK_BYTES:
+        verdict = Verdict.FAIL
+        fix = "Free some disk: on a full one nothing is launched, and no chat is kept."
+    elif free < BUILD_DISK_BYTES:
+        verdict, fix = Verdict.WARN, "Free some disk: an engine build needs 2 GiB."
+    detail = f"{paths.state_dir}, {format_bytes(free)} free"
+    return Check(name="directories", verdict=verdict, detail=detail, fix=fix)
 
 
 async def _helper(paths: Paths) -> Check:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
+from backends.doctor import installation
 from backends.doctor.check import Verdict
+from backends.doctor.installation import CHECKS
 from backends.doctor.peer_checks import (
     FULL_DISK_BYTES,
     health_checks,
@@ -19,6 +22,7 @@ from backends.machines import health
 from backends.machines.keep_awake import holds_awake, keep_awake_argv, keep_awake_name
 from backends.state import EngineInfo, EngineSource, Peer, PeerState
 from backends.state.health import MachineHealth
+from tests.kit.clusters import paths_in
 
 GIB = 1 << 30
 FINE = MachineHealth(
@@ -132,6 +136,18 @@ def test_throttling(text: str, throttled: str) -> None:
 )
 def test_sleep_settings(text: str, sleeps: str) -> None:
     assert "".join(health._sleeps(health.parsed(text))) == sleeps
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "verdict"),
+    [(FULL_DISK_BYTES - 1, Verdict.FAIL), (GIB, Verdict.WARN), (4 * GIB, Verdict.OK)],
+)
+async def test_a_full_disk_is_a_fault_here_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_bytes: int, verdict: Verdict
+) -> None:
+    usage = SimpleNamespace(free=free_bytes)
+    monkeypatch.setattr(installation, "disk_usage", lambda _: usage)
+    assert (await CHECKS["directories"](paths_in(tmp_path))).verdict is verdict
 
 
 def test_each_topic_names_the_machine() -> None:
