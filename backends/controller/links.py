@@ -221,7 +221,8 @@ class Links:
     def named(self, worker: str | None) -> tuple[str, ...]:
         """The workers with links that a person names; None names all."""
         if not self._readers:
-            raise UsageError(why_no_link(self._store.snapshot))
+            why = why_no_link(self._store.snapshot)
+            raise UsageError(why, "Launch a plan with workers first.")
         if worker is None:
             return tuple(self._readers)
         if worker not in self._readers:
