@@ -18,6 +18,7 @@ from tests.tui.chatting import (
 )
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.stages import ChatStage
+from tui.model.context_usage import ContextUsage
 from tui.screens.cluster.answer import AnswerVariants, ChatAnswer, ChatQuestion
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.transcript import SHOWN_TURNS, ChatTranscript
@@ -73,12 +74,21 @@ async def test_an_answer_asked_for_again_stands_beside_the_first() -> None:
         await until(pilot, lambda: len(app.asked) == 2)
         assert app.asked[1] == app.asked[0]
         await turns(app, pilot, ("Why?", ""))
-        await answer(app, pilot, ChatDelta(text="Two."), DONE)
+        await answer(app, pilot, ChatDelta(text="Two words."), DONE)
         await shows(app, pilot, "answer 2 of 2")
         assert "One." not in screen_text(app)
         await pilot.press(EARLIER_ANSWER)
         await shows(app, pilot, "answer 1 of 2")
         assert "One." in screen_text(app)
+        # Its tokens are another number.
+        app.pane.set_context(100)
+        counted = ContextUsage(tokens=2, ctx_size=100, counted=True)
+        await until(pilot, lambda: app.pane._context_usage == counted)
+        await pilot.press(LATER_ANSWER)
+        counted = counted._replace(tokens=3)
+        await until(pilot, lambda: app.pane._context_usage == counted)
+        await pilot.press(EARLIER_ANSWER)
+        await shows(app, pilot, "answer 1 of 2")
         await ask(app, pilot, "And?")
         assert request(app) == ["Why?", "One.", "And?"]
 

@@ -677,5 +677,5 @@ class ChatPane(Widget):
 
 def _looks(state: ChatState) -> tuple[object, ...]:
     now = state.conversation
-    turns = tuple(len(turn.replies) for turn in now.turns)
+    turns = tuple((len(turn.replies), turn.shown) for turn in now.turns)
     return now.id, now.name, now.system, now.sampling, turns, state.answering is None
