@@ -9,7 +9,6 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
@@ -53,7 +52,6 @@ async def run(
     *,
     env: Mapping[str, str],
     on_line: Callable[[str], None] = lambda _: None,
-    cwd: Path | None = None,
     log: BinaryIO | None = None,
     keep_fd: int | None = None,
 ) -> tuple[int, list[str]]:
@@ -69,7 +67,6 @@ async def run(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=dict(env),
-        cwd=cwd,
         start_new_session=True,
         pass_fds=() if keep_fd is None else (keep_fd,),
     )

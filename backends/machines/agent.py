@@ -259,7 +259,6 @@ class AgentSession:
         *,
         restarts: bool = False,
         lease_s: float | None = None,
-        log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
         self.name = name
         self._open_stream = open_stream
@@ -272,7 +271,6 @@ class AgentSession:
         self._keeping: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._forked_jobs = asyncio.Semaphore(FORKED_JOBS_AT_ONCE)
-        self._log_limit_bytes = log_limit_bytes
         self._seen: dict[str, ProcessRecord] = {}
         self._stopping: Counter[tuple[str, int | None]] = Counter()
         self._endings: dict[asyncio.Future[ProcessRecord | None], str] = {}
@@ -420,7 +418,7 @@ class AgentSession:
             argv=spec.argv,
             env={**ALWAYS_ENV, **spec.env},
             ignore_sigpipe=spec.ignore_sigpipe,
-            log_limit=self._log_limit_bytes,
+            log_limit=LOG_LIMIT_BYTES,
             meta=msgspec.json.encode(meta).decode(),
             **({"private": spec.private} if spec.private else {}),
         )

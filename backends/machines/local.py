@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backends.engine.ask import read_engine
 from backends.errors import MachineError
-from backends.machines.agent import LOG_LIMIT_BYTES, AgentSession
+from backends.machines.agent import AgentSession
 from backends.paths import Paths, relay_binary
 from backends.state import EngineInfo
 from backends.tasks import end_tasks
@@ -69,7 +69,6 @@ def local_agent(
     *,
     name: str = "local",
     relay: Path | None = None,
-    log_limit_bytes: int = LOG_LIMIT_BYTES,
     stop_at_end: bool = False,
 ) -> AgentSession:
     """The machine we run on, over the processes in ``run_dir``.
@@ -98,7 +97,7 @@ def local_agent(
             raise MachineError(f"{program} cannot be run ({error})") from error
         return PipeStream(process)
 
-    return AgentSession(name, start, restarts=True, log_limit_bytes=log_limit_bytes)
+    return AgentSession(name, start, restarts=True)
 
 
 async def describe_here(found: EngineInfo, paths: Paths) -> EngineInfo:

@@ -405,7 +405,6 @@ async def deliver_model(
     *,
     report: Callable[[PeerWork], None],
     renew: Callable[[], Awaitable[None]] | None = None,
-    folder: str = DEFAULT_FOLDER,
 ) -> Delivered:
     """Have a peer get files; cancelling it keeps what came, and the next call resumes.
 
@@ -414,8 +413,10 @@ async def deliver_model(
     """
     if any(bad in file.name for file in wanted for bad in "\t\n"):
         raise UsageError("A file with a tab or line end in its name is not copied")
-    word = hashlib.sha256(f"{folder}/{wanted[0].name}".encode()).hexdigest()[:12]
-    job = _Delivery(shell, wanted, ways, report, renew, folder)
+    word = hashlib.sha256(f"{DEFAULT_FOLDER}/{wanted[0].name}".encode()).hexdigest()[
+        :12
+    ]
+    job = _Delivery(shell, wanted, ways, report, renew)
     async with lock(shell, f"copy-{word}", f"Getting {wanted[0].name}"):
         return await job.run()
 
@@ -428,7 +429,6 @@ class _Delivery:
         ways: Sequence[Way],
         report: Callable[[PeerWork], None],
         renew: Callable[[], Awaitable[None]] | None,
-        folder: str,
     ) -> None:
         self.shell = shell
         self.wanted = wanted
@@ -436,7 +436,6 @@ class _Delivery:
         self.rates: dict[str, float] = {}
         self._report = report
         self._renew = renew
-        self._folder = folder
         self._title = f"Getting {wanted[0].name} on {shell.name}"
         self._doing = "looking at what is there"
 
@@ -516,7 +515,7 @@ class _Delivery:
                 self._doing = f"verifying {file.name}"
                 self.say("", 1.0)
                 sha256 = await asyncio.shield(hashing)
-                args = ("finish", self._folder, file.name, sha256 or "-")
+                args = ("finish", DEFAULT_FOLDER, file.name, sha256 or "-")
                 result = await self.shell.run(
                     script("model"), *args, timeout_s=HASH_S, check=False
                 )
@@ -557,7 +556,7 @@ class _Delivery:
         told = rows(await self._script("look", file.name))
         free = next(int(row[1]) * 1024 for row in told if row[0] == "free")
         if free < SPARE_BYTES:
-            raise peer_full(self.shell.name, self._folder, file.size_bytes)
+            raise peer_full(self.shell.name, DEFAULT_FOLDER, file.size_bytes)
 
     async def _bring(self, index: int, file: Wanted, part: Part) -> None:
         have = await self._begun(file, part)
@@ -577,7 +576,7 @@ class _Delivery:
             except WayEnded as error:
                 if "No space left" in str(error):
                     raise peer_full(
-                        self.shell.name, self._folder, file.size_bytes
+                        self.shell.name, DEFAULT_FOLDER, file.size_bytes
                     ) from error
                 now = await part.size()
                 if now == have and (renewed or self._renew is None):
@@ -637,7 +636,7 @@ class _Delivery:
     async def _script(self, action: str, *args: str) -> str:
         result = await self.shell.run(
             script("model"),
-            *(action, self._folder, *args),
+            *(action, DEFAULT_FOLDER, *args),
             timeout_s=HASH_S,
             check=False,
         )

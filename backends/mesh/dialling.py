@@ -155,7 +155,7 @@ async def _until_one_succeeds(
 ) -> None:
     pending = set(tasks)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(BANNER_S):
             while pending and not any(map(_succeeded, tasks)):
                 await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 pending = {task for task in tasks if not task.done()}
@@ -174,7 +174,7 @@ def _why(task: asyncio.Future[socket.socket]) -> str:
 async def greeted(made: socket.socket, label: str) -> socket.socket:
     """The socket itself, once a worker or a console greets there; else an error."""
     try:
-        if not await begins_with(made, BANNER, BANNER_S):
+        if not await _begins_with_banner(made):
             raise MachineError(f"no dllm-tui answers at {label}")
     except BaseException:
         made.close()
@@ -182,18 +182,18 @@ async def greeted(made: socket.socket, label: str) -> socket.socket:
     return made
 
 
-async def begins_with(made: socket.socket, banner: bytes, within_s: float) -> bool:
-    """Return true if the other side's first words are these; they are left unread."""
+async def _begins_with_banner(made: socket.socket) -> bool:
+    """Look at the first words of the other side, and leave them unread."""
     head = b""
     with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(BANNER_S):
             made.setblocking(False)
             while True:
                 await until_readable(made)
-                before, head = head, made.recv(len(banner), socket.MSG_PEEK)
-                if head in (banner, before) or not banner.startswith(head):
+                before, head = head, made.recv(len(BANNER), socket.MSG_PEEK)
+                if head in (BANNER, before) or not BANNER.startswith(head):
                     break
-    return head == banner
+    return head == BANNER
 
 
 async def dial_any(places: Sequence[str]) -> socket.socket:

@@ -42,9 +42,9 @@ class HubFile(NamedTuple):
 
 def hub_files(repository: str) -> tuple[str, list[HubFile]]:
     """The commit that ``main`` is, and the GGUF files of a repository in it."""
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import HfApi
 
-    with _hub_errors(repository, constants.ENDPOINT):
+    with _hub_errors(repository):
         # Its own default is to wait for ever.
         info = HfApi().model_info(repository, files_metadata=True, timeout=TIMEOUT_S)
     return _hex(str(info.sha), 40), _gguf_files(info.siblings or ())
@@ -55,10 +55,10 @@ def hub_address(repository: str, commit: str, file: HubFile) -> Address:
 
     The token goes to the hub's own host alone.
     """
-    from huggingface_hub import constants, get_hf_file_metadata, get_token, hf_hub_url
+    from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
 
     url = hf_hub_url(repository, file.name, revision=commit)
-    with _hub_errors(repository, constants.ENDPOINT):
+    with _hub_errors(repository):
         found = get_hf_file_metadata(url).location
     own = urlsplit(found)[:2] == urlsplit(url)[:2]
     return Address(found, (get_token() or "") if own else "")
@@ -212,9 +212,10 @@ def _size_bytes(path: Path) -> int:
 
 
 @contextmanager
-def _hub_errors(repository: str, endpoint: str) -> Iterator[None]:
-    from huggingface_hub import errors
+def _hub_errors(repository: str) -> Iterator[None]:
+    from huggingface_hub import constants, errors
 
+    endpoint = constants.ENDPOINT
     page = f"{endpoint}/{repository}"
     try:
         yield

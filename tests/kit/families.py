@@ -109,8 +109,8 @@ def _attention(
     yield "attn_output.weight", (heads * size, n_embd)
 
 
-def _dense(n_embd: int, n_ff: int, norm: str = "ffn_norm") -> _Parts:
-    yield f"{norm}.weight", (n_embd,)
+def _dense(n_embd: int, n_ff: int) -> _Parts:
+    yield "ffn_norm.weight", (n_embd,)
     yield "ffn_gate.weight", (n_embd, n_ff)
     yield "ffn_up.weight", (n_embd, n_ff)
     yield "ffn_down.weight", (n_ff, n_embd)

@@ -246,11 +246,9 @@ def homelab_serving() -> ClusterSnapshot:
     )
 
 
-def homelab_over(
-    n_workers: int, *, first: int = 1, links: tuple[Link, ...] = ()
-) -> ClusterSnapshot:
+def homelab_over(n_workers: int, *, links: tuple[Link, ...] = ()) -> ClusterSnapshot:
     """The homelab's head with so many workers of four layers each."""
-    names = [f"node{number}" for number in range(first, first + n_workers)]
+    names = [f"node{number}" for number in range(1, 1 + n_workers)]
     devices = ["studio/MTL0", *(f"{name}/CUDA0" for name in names)]
     plan = replace(
         HOMELAB_PLAN,

@@ -37,8 +37,8 @@ def typed(text: str) -> list[str]:
     return [names.get(letter, letter) for letter in text]
 
 
-def entry(name: str, kind: str = "model") -> Entry:
-    return Entry(kind, name, lambda: None)
+def entry(name: str) -> Entry:
+    return Entry("model", name, lambda: None)
 
 
 # --- matching ------------------------------------------------------------------

@@ -435,7 +435,7 @@ class LentConnection(Connection):
 
     async def _be_greeted(self, link: asyncssh.SSHClientConnection) -> None:
         try:
-            told = await _first_line(link, HELLO)
+            told = await _first_line(link)
             self.hello = msgspec.json.decode(told, type=WorkerHello)
         except (OSError, TimeoutError, asyncssh.Error) as error:
             raise connection_lost(self.name, error) from error
@@ -519,9 +519,9 @@ class LentConnection(Connection):
             raise connection_lost(self.name, error) from error
 
 
-async def _first_line(link: asyncssh.SSHClientConnection, subsystem: str) -> bytes:
+async def _first_line(link: asyncssh.SSHClientConnection) -> bytes:
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        process = await link.create_process(subsystem=subsystem, encoding=None)
+        process = await link.create_process(subsystem=HELLO, encoding=None)
         line = await read_line(process.stdout)
         process.close()
         return line

@@ -57,13 +57,13 @@ CONDITIONS = Conditions(
 )
 
 
-def measured(rates: Mapping[Case, tuple[float, ...]], *, rounds: int = 2) -> BenchRun:
+def measured(rates: Mapping[Case, tuple[float, ...]]) -> BenchRun:
     return BenchRun(
         conditions=CONDITIONS,
         base=Ask(model="/m/x.gguf"),
         prompt="p",
         tokens=8,
-        rounds=rounds,
+        rounds=2,
         results=tuple(
             CaseResult(
                 case=case,

@@ -42,16 +42,14 @@ def option(*held: int, layers: int = 48, **changes: Any) -> Option:
     return dataclasses.replace(found, plan=plan, **changes)
 
 
-def link(
-    worker: str, *, up_ms: float, compute_ms: float, pass_ms: float = 100, **more: Any
-) -> Link:
+def link(worker: str, *, up_ms: float, compute_ms: float, **more: Any) -> Link:
     return Link(
         worker=worker,
         round_trips_per_token=1,
-        head_ms_per_token=pass_ms - up_ms - compute_ms,
+        head_ms_per_token=100 - up_ms - compute_ms,
         up_ms_per_token=up_ms,
         compute_ms_per_token=compute_ms,
-        pass_p50_ms=pass_ms,
+        pass_p50_ms=100,
         **more,
     )
 

@@ -23,7 +23,6 @@ from backends.machines.peer_downloads import (
 from backends.machines.shell import PeerBusy, PeerFull, transfer_error
 from backends.models.identity import files_of
 from backends.models.layer_file import Run
-from backends.models.search import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -64,14 +63,10 @@ class Stuck(FromHere):
 
 @pytest.fixture
 def copy(shell: LocalShell, works: list[PeerWork]) -> Copy:
-    async def call(
-        source: Path, folder: str = DEFAULT_FOLDER, way: type[FromHere] = FromHere
-    ) -> str:
+    async def call(source: Path, way: type[FromHere] = FromHere) -> str:
         files = files_of(source)
         ways, wanted = [way(files)], whole_files(files)
-        got = await deliver_model(
-            shell, wanted, ways, report=works.append, folder=folder
-        )
+        got = await deliver_model(shell, wanted, ways, report=works.append)
         was_there = got.how == "there already"
         assert got.verified_by == (SAMPLED if was_there else "SHA-256")
         return got.path
@@ -168,10 +163,9 @@ async def test_all_parts_of_a_model_go(copy: Copy, tmp_path: Path, home: Path) -
     with pytest.raises(ModelError, match="is missing"):
         await copy(parts[0])
     put(parts[1], b"two")
-    found = await copy(parts[0], folder="my models")
-    assert found == str(home / "my models" / parts[0].name)
+    assert await copy(parts[0]) == str(home / ".models" / parts[0].name)
     for part in parts:
-        assert is_copy(home / "my models" / part.name, part)
+        assert is_copy(home / ".models" / part.name, part)
 
 
 async def test_a_full_disk_is_told_before_anything_is_sent(

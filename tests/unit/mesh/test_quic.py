@@ -137,14 +137,12 @@ async def sent_back(made: socket.socket, data: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def connected(
-    ours: QuicEndpoint, place: QuicPlace, alpn: bytes = ALPN
-) -> AsyncIterator[Any]:
+async def connected(ours: QuicEndpoint, place: QuicPlace) -> AsyncIterator[Any]:
     """A bare connection, as strangers make them."""
     library = ours._library
     node = library.EndpointId.from_bytes(place.node)
     addr = library.EndpointAddr(node, None, list(place.addresses))
-    made = await ours._endpoint.connect(addr, alpn)
+    made = await ours._endpoint.connect(addr, ALPN)
     try:
         yield made
     finally:

@@ -25,9 +25,9 @@ PAIRED = {"mini": Pairing(why="", program="/relay", models=("/big.gguf",))}
 
 
 def sparse(
-    layers: range, *, output: bool = True, embedding: bool = True, tied: bool = False
+    layers: range, *, output: bool = True, embedding: bool = True
 ) -> SparseModel:
-    kept = SparseModel(
+    return SparseModel(
         source="/big.gguf",
         identity="1-2-3",
         layers=tuple(layers),
@@ -35,7 +35,6 @@ def sparse(
         embedding=embedding,
         kept_bytes=1,
     )
-    return kept
 
 
 def plan(*counts: int, worker: WorkerSpec = MINI, **more: object) -> Plan:

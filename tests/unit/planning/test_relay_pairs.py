@@ -62,7 +62,6 @@ def test_every_worker_alone_has_a_reason() -> None:
 
 def pairing(
     there: tuple[str, ...] = ALL,
-    here: tuple[str, ...] = ALL,
     models: tuple[str, ...] = ("/models/m.gguf",),
     secret: str = SECRET,
     worker: WorkerSpec = BOB,
@@ -76,7 +75,7 @@ def pairing(
         searched=" in ~/.models",
         data=DATA,
     )
-    found = pairing_of(beside, PairEnd(machine=head, features=here))
+    found = pairing_of(beside, PairEnd(machine=head, features=ALL))
     return found.keyed(worker.name, secret) if found.paired else found
 
 

@@ -43,11 +43,11 @@ def seen(work: Work, ms: float, model: str = "m", key: str = KEY) -> Observation
     return Observation(work={key: tuple(work)}, ms=ms, model=model, at=0.0)
 
 
-def work_of(layers: int, depth_gb: float = 0.001) -> Work:
+def work_of(layers: int) -> Work:
     return Work(
         weight_gb=0.003 * layers,
         gvalues=0.005 * layers,
-        kv_gb=depth_gb * layers,
+        kv_gb=0.001 * layers,
         layers=layers,
         passes=1,
     )
