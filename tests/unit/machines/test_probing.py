@@ -16,14 +16,15 @@ from backends.engine.ask import read_engine
 from backends.engine.install import engine_at
 from backends.machines.probing import Prober, find_engines
 from backends.models.identity import identity_of
-from backends.paths import Paths, relay_binary
+from backends.paths import relay_binary
 from backends.state import EngineSource, PeerFacts, to_json
+from tests.kit.clusters import paths_in
+from tests.kit.local_peer import LocalPeer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from backends.engine.ask import Engine
-    from tests.kit.local_peer import LocalPeer
 
 # Tells what it was called with; a banner comes with the first client only, as in a
 # stock worker. No question but one is worth waking a GPU.
@@ -89,16 +90,6 @@ def write_engine(
     for name in ("llama-server", "rpc-server"):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-
-
-def paths_in(folder: Path) -> Paths:
-    return Paths(
-        config_dir=folder,
-        data_dir=folder,
-        state_dir=folder,
-        cache_dir=folder / "cache",
-        runtime_dir=folder,
-    )
 
 
 def said(calls: Path) -> list[str]:
