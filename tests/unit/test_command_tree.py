@@ -114,6 +114,26 @@ def test_former_names_still_work_and_are_offered_no_more(former: str, now: str) 
     assert not re.search(rf"^  {word} ", helped(*group), re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("up m.gguf --no-relay --detach", "up --relay off m.gguf --detach"),
+        ("up --pair never m.gguf", "up --relay single m.gguf"),
+        ("up m.gguf --dry-run -- --temp 0", "plan m.gguf -- --temp 0"),
+        ("up m.gguf --no-relay --dry-run", "plan --relay off m.gguf"),
+        ("up m.gguf -- --dry-run", "up m.gguf -- --dry-run"),
+        ("drain --off", "resume"),
+        ("drain --limit 3", "drain --limit 3"),
+    ],
+)
+def test_former_options_still_work(former: str, now: str) -> None:
+    args = former.split()
+    context = click.Context(cli)
+    _, command, rest = cli.resolve_command(context, args)
+    assert command is not None
+    assert [command.name, *rest] == now.split()
+
+
 def test_the_overview_names_every_command_and_cuts_no_sentence() -> None:
     assert all(command in helped() for command in COMMANDS)
     for group in ("", *groups()):

@@ -114,6 +114,7 @@ def test_a_command_comes_back_to_the_prompt() -> None:
         "--detach",
         "x",
     ]
+    assert linear_words(["up", "m", "--dry-run"]) == ["up", "m", "--dry-run"]
     assert linear_words(["up", "m", "--detach"]) == ["up", "m", "--detach"]
     assert linear_words(["up", "--help"]) == ["up", "--help"]
     assert linear_words(["demo", "--headless"]) == ["demo", "--headless"]

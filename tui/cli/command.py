@@ -139,7 +139,8 @@ class Group(click.Group):
 
     Args:
         default: The command that runs where none is given.
-        aliases: Former words, and those that stand for them now.
+        aliases: Former words, and those that stand for them now. Options may follow
+            a former word; they need not stand beside it.
         examples: Lines for the help; each command takes those that begin with it.
         notes: Paragraphs below them.
     """
@@ -189,12 +190,20 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if now := self.aliases.get(args[0]):
-            args = [*now.split(), *args[1:]]
+        for former, now in self.aliases.items():
+            args = renamed(args, former.split(), now.split())
         known = self.list_commands(ctx)
         if args[0] not in known and args[0][:1] != "-" and not ctx.resilient_parsing:
             raise NoSuchCommand(args[0], possibilities=known, ctx=ctx)
         return super().resolve_command(ctx, args)
+
+
+def renamed(args: list[str], former: list[str], now: list[str]) -> list[str]:
+    """Put present words in place of former ones, unless they stand after ``--``."""
+    end = args.index("--") if "--" in args else len(args)
+    if args[:1] != former[:1] or not set(former) <= set(args[:end]):
+        return args
+    return [*now, *(arg for arg in args[:end] if arg not in former), *args[end:]]
 
 
 def examples_text(examples: str, notes: str = "") -> str:

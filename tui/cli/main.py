@@ -89,7 +89,19 @@ SECTIONS = {
 }
 """Commands as the overview shows them, each with its module of ``tui.cli``."""
 COMMANDS = {name: m for section in SECTIONS.values() for name, m in section.items()}
-ALIASES = {"stop": "down", "inspect": "models show", "key": "keys", "lab": "links"}
+ALIASES = {
+    "stop": "down",
+    "inspect": "models show",
+    "key": "keys",
+    "lab": "links",
+    "up --no-relay": "up --relay off",
+    "up --pair auto": "up --relay auto",
+    "up --pair always": "up --relay pair",
+    "up --pair never": "up --relay single",
+    "up --dry-run": "plan",
+    "drain --off": "resume",
+    "connect --list": "connect",
+}
 EXAMPLES = """
 dllm-tui                                  open the console
 dllm-tui demo                             open it on a two-worker cluster
@@ -363,7 +375,7 @@ def _called() -> str:
 def open_plain(cluster: str) -> None:
     from tui.cli.plain import PlainConsole
 
-    names = [*COMMANDS, *ALIASES]
+    names = [*COMMANDS, *(former for former in ALIASES if " " not in former)]
     root = ["--cluster", cluster, *(["--readonly"] if ASKING.get().readonly else [])]
 
     def command(words: list[str]) -> int:

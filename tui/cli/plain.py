@@ -258,7 +258,7 @@ def linear_words(words: Sequence[str]) -> list[str]:
     ours = set(options[: options.index("--")] if "--" in options else options)
     if ours & {"-h", "--help"}:
         return list(words)
-    if name == "up" and "--detach" not in ours:
+    if name == "up" and not ours & {"--detach", "--dry-run"}:
         return [name, "--detach", *options]
     if name == "plans" and options[:1] == ["launch"] and "--detach" not in ours:
         return [name, "launch", "--detach", *options[1:]]
