@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -154,11 +152,3 @@ class ProcessFailed(DllmError):
 
 class NeverListened(ProcessFailed):
     """A process of ours runs, and nobody can use it."""
-
-
-def system_words(error: Exception) -> str:
-    """``connection refused``: the system's words, where Python adds its own."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number is not None and number > 0 and not isinstance(error, socket.gaierror):
-        return os.strerror(number).lower()
-    return str(getattr(error, "strerror", None) or error).lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ from backends.errors import (
     PeerUnreachable,
     ProcessFailed,
     UsageError,
-    system_words,
 )
 from backends.link.relay import relay_argv
 from backends.machines.local_inventory import LocalInventory
@@ -281,3 +281,11 @@ async def blamed(error: DllmError, plan: Plan) -> DllmError:
                     msgspec.structs.replace(evidence, what=what, hint=gone.hint)
                 )
     return error
+
+
+def system_words(error: Exception) -> str:
+    """``connection refused``: the system's words, where Python adds its own."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0 and not isinstance(error, socket.gaierror):
+        return os.strerror(number).lower()
+    return str(getattr(error, "strerror", None) or error).lower()

@@ -413,9 +413,8 @@ async def deliver_model(
     """
     if any(bad in file.name for file in wanted for bad in "\t\n"):
         raise UsageError("A file with a tab or line end in its name is not copied")
-    word = hashlib.sha256(f"{DEFAULT_FOLDER}/{wanted[0].name}".encode()).hexdigest()[
-        :12
-    ]
+    place = f"{DEFAULT_FOLDER}/{wanted[0].name}"
+    word = hashlib.sha256(place.encode()).hexdigest()[:12]
     job = _Delivery(shell, wanted, ways, report, renew)
     async with lock(shell, f"copy-{word}", f"Getting {wanted[0].name}"):
         return await job.run()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import psutil
 
-from backends.errors import MachineError, UsageError, system_words
+from backends.errors import MachineError, UsageError
+from backends.machines.bare import system_words
 from backends.machines.ssh.authentication import dial
 from backends.mesh.messages import BANNER
 from backends.mesh.token import place
@@ -155,7 +156,7 @@ async def _until_one_succeeds(
 ) -> None:
     pending = set(tasks)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(BANNER_S):
+        async with asyncio.timeout(within_s):
             while pending and not any(map(_succeeded, tasks)):
                 await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 pending = {task for task in tasks if not task.done()}

@@ -388,7 +388,7 @@ async def test_controller_refuses_lab_with_reason(head_alone: ClusterSnapshot) -
     store.snapshot = head_alone
     with pytest.raises(UsageError) as refused:
         await Links(store, Transports(lambda: None), NO_RECORDER).set_lab(None, None)
-    assert str(refused.value) == why_no_link(head_alone)
+    assert str(refused.value).startswith(why_no_link(head_alone))
 
 
 def test_endpoints() -> None:
