@@ -119,6 +119,8 @@ def _reset_modules() -> None:
     asyncio.set_event_loop_policy(None)
     # The threads that wait for work are not here.
     concurrent.futures.thread._threads_queues.clear()  # type: ignore[attr-defined]
+    # An interrupt that comes within one of hypothesis' would be lost.
+    gc.callbacks.clear()
     # What was kept may be of the test's environment, or a thread that is not here.
     for name, module in tuple(sys.modules.items()):
         if name.startswith(("backends.", "tui.")):
