@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from textual._compositor import Compositor
+from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 from textual.dom import DOMNode
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.strip import Strip
@@ -176,3 +177,20 @@ def with_less_memory(snapshot: ClusterSnapshot, seq: int, less: int) -> ClusterS
         for peer in snapshot.peers
     )
     return replace(snapshot, seq=seq, peers=tuple(peers))
+
+
+class Rows(StripWidget):
+    """Draws as many rows as it has room for."""
+
+    content_size = Size(4, 1)
+    background_colors = Color(0, 0, 0), Color(0, 0, 0)
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        return [Strip.blank(width)] * height
+
+
+def test_another_height_is_drawn_before_the_resize_is_told() -> None:
+    rows = Rows()
+    assert len(rows.lines()) == 1
+    rows.content_size = Size(4, 2)
+    assert len(rows.lines()) == 2

@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.content import Content
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.reactive import reactive
 from textual.selection import Selection
 from textual.strip import Strip
@@ -207,7 +207,7 @@ class StripWidget(Widget):
     _variables: Mapping[str, str] | None = None
     _palette: Palette
     _strips: list[Strip] | None = None
-    _drawn_width: int = -1
+    _drawn_size = Size(-1, -1)
     _stale = False
     """It changed while it was hidden."""
 
@@ -246,8 +246,8 @@ class StripWidget(Widget):
 
     def redraw_changed(self) -> None:
         """Draw again, but paint only cells that differ: for figures that tick."""
-        before, width = self._strips, self._drawn_width
-        same_place = width == self.content_size.width and self.is_seen
+        before, size = self._strips, self._drawn_size
+        same_place = size == self.content_size and self.is_seen
         if before is None or not same_place:
             self.redraw()
             return
@@ -262,11 +262,11 @@ class StripWidget(Widget):
 
     def lines(self) -> list[Strip]:
         size = self.content_size
-        if self._strips is None or self._drawn_width != size.width:
+        if self._strips is None or self._drawn_size != size:
             ground = Style(bgcolor=self.background_colors[1].rich_color)
             drawn = self.draw(size.width, size.height)
             self._strips = [strip.apply_style(ground) for strip in drawn]
-            self._drawn_width = size.width
+            self._drawn_size = size
         return self._strips
 
     def render_line(self, y: int) -> Strip:

@@ -238,12 +238,12 @@ the split does not use shows what is taken now. The letter is the device's in th
 
     def lines(self) -> list[Strip]:
         width = self.content_size.width
-        if self._strips is None or self._drawn_width != width:
+        if self._strips is None or self._drawn_size.width != width:
             self._lay_out(width)
             blocks = range(len(self._blocks))
             self._strips = [strip for index in blocks for strip in self._drawn(index)]
             self._strips = self._strips or [self._nobody(width)]
-            self._drawn_width = width
+            self._drawn_size = self.content_size
         return self._strips
 
     def render_line(self, y: int) -> Strip:
