@@ -283,6 +283,3 @@ class StripWidget(Widget):
     def notify_style_update(self) -> None:
         self._strips = None
         super().notify_style_update()
-
-    def _on_resize(self, event: object) -> None:
-        self._strips = None
